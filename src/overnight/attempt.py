@@ -1,0 +1,163 @@
+"""One attempt of the command as its supervisor sees it: ask the shim for it, learn its process, learn how it ended.
+
+The shim's files are the protocol (start, started, exit); the processes are looked at as well, for the case that both
+guard and shim were killed and nobody is left to write the exit down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+from overnight import processes, targets
+from overnight.events import Exit, jsonable
+from overnight.folder import RunFolder, read_json, utc, write_json
+from overnight.keepers import Keepers, read_identity
+from overnight.processes import Identity
+from overnight.spec import RunSpec
+from overnight.waking import Wake
+
+OOM_STEP = 10
+OOM_MAX = 1000
+
+
+class Attempt:
+    """Attempt ``number`` of the command."""
+
+    def __init__(self, number: int, *, folder: RunFolder, spec: RunSpec, wake: Wake, say: Callable[..., None]) -> None:
+        self.number = number
+        self.folder = folder
+        self.files = folder.attempt(number)
+        self.spec = spec
+        self.wake = wake
+        self.say = say
+        self.command: Identity | None = None
+        self.started_at: float | None = None
+        self.targets: dict[int, Identity] = {}
+        self.target_exit: Exit | None = None
+        self.gone_at: float | None = None
+
+    def request(self, position: tuple[int, int], keepers: Keepers) -> None:
+        """Write the start request down and wake the shim. Doing it again changes nothing."""
+        if not self.files.start_json.exists():
+            self.files.path.mkdir(mode=0o700, exist_ok=True)
+            write_json(self.files.start_json, self._order(position), fsync=True)
+        self.wake.watch_folder(self.files.path)
+        keepers.ask()
+
+    def look_started(self) -> bool:
+        """Learn the command's process; True once it is known."""
+        if self.command is not None:
+            return True
+        self.wake.watch_folder(self.files.path)
+        written = read_json(self.files.started_json)
+        if written is None:
+            return False
+        self.command = read_identity(written)
+        self.started_at = float(written["at"])
+        if self.command is not None:
+            self.wake.watch_process(self.command)
+        return True
+
+    def look_ended(self, *, kept: bool, now: float) -> Exit | None:
+        """Return how the command ended, once that is known. ``kept`` says that a guard or shim is there to tell."""
+        written = read_json(self.files.exit_json)
+        if written is not None:
+            return Exit(
+                exit_code=written.get("exit_code"),
+                signal=written.get("signal"),
+                at=written.get("at"),
+                text=written.get("error"),
+            )
+        if self.command is None or processes.is_alive(self.command):
+            return None
+        if self.gone_at is None:
+            self.gone_at = now
+        if kept and now - self.gone_at < 60.0:
+            return None  # it will be written in a moment; on a full disk the shim keeps trying
+        handle = self.wake.pidfd(self.command.pid)
+        found = processes.exit_of(handle, self.command.pid) if handle is not None else None
+        return found or Exit(at=time.time())
+
+    def executed(self) -> bool:
+        """Say whether the command was really executed (an exec error is written as code 126 or 127 with its text)."""
+        written = read_json(self.files.exit_json)
+        return written is None or "error" not in written
+
+    def watch_targets(self) -> None:
+        """Find the training processes below a wrapper, to learn how they end: the wrapper may hide it."""
+        if self.command is None or not processes.is_alive(self.command):
+            return
+        for pid in targets.find_targets(self.command.pid, sample=False).pids:
+            found = processes.identify(pid)
+            if found is not None and pid != self.command.pid and pid not in self.targets:
+                self.targets[pid] = found
+                self.wake.watch_process(found)
+
+    def target_ended(self, pid: int) -> None:
+        """A training process ended: note how, if the kernel still tells."""
+        if pid not in self.targets:
+            return
+        handle = self.wake.pidfd(pid)
+        how = processes.exit_of(handle, pid) if handle is not None else None
+        del self.targets[pid]
+        self.wake.forget_process(pid)
+        if how is not None:
+            self.target_exit = how
+            self.say("target_ended", attempt=self.number, pid=pid, exit_code=how.exit_code, signal=how.signal)
+
+    def line(self) -> dict[str, Any]:
+        """Return the attempt as status shows it, without what the meter adds."""
+        return {
+            "n": self.number,
+            "pid": None if self.command is None else self.command.pid,
+            "started_at": None if self.started_at is None else utc(self.started_at),
+            "ended_at": None,
+            "exit_code": None,
+            "signal": None,
+            "cause": None,
+            "first_step": None,
+            "last_step": None,
+        }
+
+    def active_s(self, boot_now: float) -> float:
+        """Return the seconds since the command was started, on a clock that neither jumps nor stops in suspend."""
+        if self.command is None:
+            return 0.0
+        return max(0.0, boot_now - self.command.start_ticks / os.sysconf("SC_CLK_TCK"))
+
+    def _order(self, position: tuple[int, int]) -> dict[str, Any]:
+        own = 0
+        with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj") as stream:
+            own = int(stream.read())
+        given = {
+            "OVERNIGHT_RUN_ID": self.spec.name,
+            "OVERNIGHT_RUN_DIR": str(self.folder.path),
+            "OVERNIGHT_ATTEMPT": str(self.number),
+        }
+        # What makes an unmodified script readable from outside, unless its user decided otherwise.
+        for name, value in {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "COLUMNS": "300"}.items():
+            if name not in os.environ:
+                given[name] = value
+        argv, executable = list(self.spec.argv), self.spec.executable
+        stdbuf = shutil.which("stdbuf") if self.spec.line_buffered else None
+        if stdbuf is not None:
+            # For programs that are not Python: stdbuf sets its library up and then becomes the command.
+            argv, executable = [stdbuf, "-oL", "-eL", executable, *argv[1:]], stdbuf
+        return jsonable(
+            {
+                "attempt": self.number,
+                "argv": argv,
+                "executable": executable,
+                "cwd": self.spec.cwd,
+                "log": self.spec.log,
+                "set": given,
+                "unset": [],
+                "oom_score_adj": min(OOM_MAX, own + OOM_STEP),
+                "position": list(position),
+            }
+        )

@@ -1,0 +1,201 @@
+"""The verbs around a run's end: ``stop``, ``wait`` and ``clean``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from overnight import client
+from overnight.cli import INTERRUPTED, new_parser
+from overnight.cli.look import as_json
+from overnight.cli.render import ending
+from overnight.errors import FolderError, UsageError
+from overnight.folder import RunFolder
+from overnight.lifecycle import exit_code
+from overnight.quantities import duration_s
+
+STOP_EXAMPLES = """\
+  overnight stop              the only live run: signal, grace, final save
+  overnight stop quiet        the run whose name begins with "quiet"
+  overnight stop quiet        once more: climb one rung of the ladder
+  overnight stop quiet --now  kill at once, nothing is saved
+"""
+
+WAIT_EXAMPLES = """\
+  overnight wait                            the latest run
+  overnight wait quiet --timeout 2h || ...  101 when the time is up
+"""
+
+CLEAN_EXAMPLES = """\
+  overnight clean quiet-harbor  remove the folder of one ended run
+  overnight clean --all         of all ended runs; logs kept elsewhere with --log stay
+"""
+
+KEEPERS_LEAVE_S = 3.0
+
+
+def adopter(folder: RunFolder) -> Callable[[], None]:
+    """Return what starts a supervisor for a run that nobody keeps."""
+
+    def adopt() -> None:
+        from overnight import launch
+
+        launch.adopt(folder)
+
+    return adopt
+
+
+def stop(words: list[str]) -> int:
+    """End a run and, unless told otherwise, wait for its end."""
+    parser = new_parser("stop", STOP_EXAMPLES)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a run (default: the live one, if there is only one)")
+    parser.add_argument("--now", action="store_true", help="kill at once; nothing is saved")
+    parser.add_argument("--no-wait", action="store_true", help="return once the request is written")
+    parser.add_argument("--json", action="store_true", help="print the status at the end")
+    args = parser.parse_args(words)
+    folder = client.find(client.find_home(), args.name, for_stop=True)
+    one = client.status(folder)
+    if one["state"] not in client.ENDED:
+        if one["state"] == "damaged" and one["stale"]:
+            raise FolderError(str(one["cause_text"]))
+        client.request_stop(folder, now=args.now)
+        if args.no_wait:
+            if one["stale"]:
+                adopter(folder)()
+            print(as_json(client.status(folder)) if args.json else f"{folder.name} is asked to stop")
+            return 0
+        try:
+            one = client.wait(folder, on_stale=adopter(folder))
+        except KeyboardInterrupt:
+            print(f"left; {folder.name} goes on stopping (overnight wait {folder.name})", file=sys.stderr)
+            return INTERRUPTED
+    print(as_json(one) if args.json else ending(one))
+    return 0
+
+
+def wait(words: list[str]) -> int:
+    """Wait for a run's end and say by the exit code how it ended."""
+    parser = new_parser("wait", WAIT_EXAMPLES)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a run, or the beginning of its name (default: latest)")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after 90s, 10m, 2h: exit code 101")
+    parser.add_argument("--json", action="store_true", help="print the status at the end")
+    parser.add_argument("--pass-exit-code", action="store_true", help="exit as the command itself did")
+    args = parser.parse_args(words)
+    timeout_s = None
+    if args.timeout is not None:
+        try:
+            timeout_s = duration_s(args.timeout)
+        except (ValueError, OverflowError):
+            raise UsageError(f"--timeout cannot be {args.timeout!r}: give a time such as 90s, 10m or 2h") from None
+    folder = client.find(client.find_home(), args.name)
+    one = client.wait(folder, timeout_s, on_stale=adopter(folder))
+    print(as_json(one) if args.json else ending(one))
+    return ended_code(one, own=args.pass_exit_code)
+
+
+def ended_code(one: dict[str, Any], *, own: bool) -> int:
+    """Return the exit code for an ended run: by the table, or with ``own`` the command's, 128 + N for signal N."""
+    if own and one["exit_code"] is not None:
+        return int(one["exit_code"])
+    if own and one["signal"]:
+        import signal
+
+        number = getattr(signal, one["signal"], None)
+        if number is not None:
+            return 128 + int(number)
+    return exit_code(one["state"], one["cause"])
+
+
+# -- clean -----------------------------------------------------------------------------------------------------------
+
+
+def clean(words: list[str]) -> int:
+    """Remove the folders of ended runs."""
+    parser = new_parser("clean", CLEAN_EXAMPLES)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs to remove")
+    parser.add_argument("--all", action="store_true", help="every ended run")
+    args = parser.parse_args(words)
+    if bool(args.names) == args.all:
+        raise UsageError(
+            "clean needs the names of ended runs, or --all" if not args.all else "give names or --all, not both"
+        )
+    home = client.find_home()
+    if args.all:
+        runs = [one["name"] for one in client.list_runs(home)]
+        folders = [client.find(home, name) for name in runs]
+        doomed = [folder for folder in folders if _obstacle(folder, named=False) is None]
+    else:
+        doomed = list({folder.name: folder for folder in (client.find(home, name) for name in args.names)}.values())
+        for folder in doomed:  # all or none: a refusal in the middle would leave a half-done command
+            obstacle = _obstacle(folder, named=True)
+            if obstacle is not None:
+                raise UsageError(f"{folder.name} {obstacle}")
+    for folder in doomed:
+        _remove(folder)
+        print(f"removed {folder.name}")
+    _sweep(Path(home) / "runs")
+    if args.all:
+        kept = len(runs) - len(doomed)
+        print(f"{len(doomed)} removed" + (f", {kept} kept (live or damaged)" if kept else ""))
+    return 0
+
+
+def _obstacle(folder: RunFolder, *, named: bool) -> str | None:
+    """Return why a run must not be removed, None if it may be."""
+    one = client.status(folder)
+    if one["state"] == "damaged":
+        return _obstacle_damaged(folder, one, named=named)
+    if one["foreign"]:
+        return "is kept on another machine; clean it there"
+    if one["state"] not in client.ENDED:
+        return f"is {one['state']}; `overnight stop {folder.name}` first"
+    until = time.monotonic() + KEEPERS_LEAVE_S
+    while one["supervisor"]["alive"] or one["shim"]["alive"]:
+        if time.monotonic() > until:
+            return "has ended, but its processes are still tidying up; try again in a moment"
+        time.sleep(0.05)
+        one = client.status(folder)
+    return None
+
+
+def _obstacle_damaged(folder: RunFolder, one: dict[str, Any], *, named: bool) -> str | None:
+    if not named:
+        return "is damaged; clean it by name"
+    if one["supervisor"]["alive"] or one["shim"]["alive"] or _training_lives(folder):
+        return f"is live, though its folder is damaged; `overnight stop {folder.name}` first"
+    return None
+
+
+def _training_lives(folder: RunFolder) -> bool:
+    for number in folder.attempt_numbers():
+        with contextlib.suppress(FolderError):
+            if client.alive(client.read_object(str(folder.attempt(number).started_json))):
+                return True
+    return False
+
+
+def _remove(folder: RunFolder) -> None:
+    """Take the run out of sight in one step, then remove it; the next ``clean`` finishes an interrupted removal."""
+    trash = folder.path.with_name(f".trash-{folder.name}-{time.time_ns()}")
+    folder.path.rename(trash)
+    _erase(trash)
+
+
+def _erase(trash: Path) -> None:
+    if trash.is_symlink():  # a run moved elsewhere by hand: the link is ours, what it points to is theirs
+        trash.unlink()
+    else:
+        shutil.rmtree(trash)
+
+
+def _sweep(runs: Path) -> None:
+    with contextlib.suppress(OSError), os.scandir(runs) as entries:
+        for entry in entries:
+            if entry.name.startswith(".trash-"):
+                _erase(Path(entry.path))

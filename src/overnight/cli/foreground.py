@@ -1,0 +1,124 @@
+"""``run --foreground``: stays with a run, passes its output on, turns signals into stop requests, works as PID 1.
+
+The run does not depend on this process either: killed with -9, it leaves a run that goes on like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+from overnight import client
+from overnight.cli.end import adopter
+from overnight.cli.follow import Follower
+from overnight.folder import RunFolder
+
+ASKERS = {signal.SIGINT: "user", signal.SIGTERM: "scheduler"}
+LAST_CARE_S = 5.0
+LOOK_EVERY_S = 0.5
+
+
+class Foreground:
+    """Signal handlers for the time of a stay; they only leave notes, which the loop carries out."""
+
+    def __init__(self) -> None:
+        self._notes: list[int] = []
+        self._before: dict[int, Any] = {}
+        self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._echo = True
+        self._stale_at = 0.0
+
+    def __enter__(self) -> Foreground:
+        # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
+        signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
+        for number in (*ASKERS, signal.SIGHUP):
+            # An ignored SIGINT is taken over too (a script's `overnight run --foreground &`); nohup's SIGHUP is not.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        for handle in self._bell:
+            os.close(handle)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._notes.append(number)
+
+    def until_end(self, folder: RunFolder, log: str, offset: int) -> dict[str, Any]:
+        """Pass the log on from ``offset`` until the run has ended; return its last status.
+
+        One turn: carry out the notes, pass on what was written, reap strays, look at the state, sleep.
+        """
+        with Follower(log, offset, also=str(folder.path)) as follower:
+            while True:
+                self._carry_out(folder)
+                self._pass_on(follower)
+                reap()
+                one = client.status(folder)
+                if one["state"] in client.ENDED:
+                    self._pass_on(follower)
+                    self._let_keepers_finish(folder)
+                    return one
+                self._mind_stale(folder, one)
+                follower.wait(LOOK_EVERY_S, bell=self._bell[0])
+
+    def _carry_out(self, folder: RunFolder) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell[0], 4096)
+        while self._notes:
+            number = self._notes.pop(0)
+            if number == signal.SIGHUP:
+                self._echo = False  # the terminal is gone; the run is not
+                continue
+            client.request_stop(folder, by=ASKERS[signal.Signals(number)])
+            self._tell(f"{folder.name} is asked to stop; once more climbs one rung")
+
+    def _pass_on(self, follower: Follower) -> None:
+        while data := follower.read():
+            if not self._echo:
+                continue
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(1, view) :]
+            except OSError:  # a closed pipe or terminal, a full disk behind it
+                self._echo = False
+
+    def _tell(self, text: str) -> None:
+        if self._echo:
+            try:
+                print(f"overnight: {text}", file=sys.stderr, flush=True)
+            except OSError:
+                self._echo = False
+
+    def _mind_stale(self, folder: RunFolder, one: dict[str, Any]) -> None:
+        if one["stale"] and time.monotonic() - self._stale_at > client.STALE_EVERY_S:
+            self._stale_at = time.monotonic()
+            adopter(folder)()
+
+    def _let_keepers_finish(self, folder: RunFolder) -> None:
+        """Wait until the keepers have gone: as PID 1 our exit would kill them in the middle of their last writes."""
+        until = time.monotonic() + LAST_CARE_S
+        while time.monotonic() < until:
+            reap()
+            one = client.status(folder)
+            if not (one["supervisor"]["alive"] or one["shim"]["alive"]):
+                return
+            time.sleep(0.02)
+
+
+def reap() -> None:
+    """Take the status of every dead child: as PID 1 the orphans of a whole container come to us."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass

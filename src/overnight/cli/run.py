@@ -1,0 +1,191 @@
+"""The verb ``run``: settings to a placed run, and the ways to stay with it: --foreground, --follow, --wait-step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from overnight import client, launch, options, settings
+from overnight.cli import Parser, new_parser
+from overnight.cli.end import adopter, ended_code
+from overnight.cli.follow import Lines, offset_of_last
+from overnight.cli.foreground import Foreground
+from overnight.cli.logs import watch
+from overnight.cli.render import ending
+from overnight.errors import WaitTimeoutError
+from overnight.folder import RunFolder
+
+EXAMPLES = """\
+  overnight run -- python train.py
+  overnight run --name gpt2 --steps 19073 --params 124M --tokens-per-step 524288 \\
+      --peak-tflops 312 --devices 8 -- torchrun --nproc-per-node 8 train.py
+  overnight run --max-loss 20 --max-hours 8 --action divergence=stop -- bash run.sh
+  overnight run --foreground -- python train.py   stay; Ctrl-C ends it gracefully
+  overnight run --explain                         every setting, and where it is from
+
+settings come from flags, OVERNIGHT_* (OVERNIGHT_GRACE=2m), ./overnight.toml or
+[tool.overnight] in ./pyproject.toml, ~/.config/overnight/config.toml, in this order
+"""
+
+LAST_LINES = 20
+TIDY_S = 15.0
+"""How long a command that died at once may take to be tidied up after, before ``run`` stops waiting for the verdict."""
+
+
+def run(words: list[str]) -> int:
+    """Start a run; returns once it lives in its own session, unless asked to stay."""
+    options_part, command = _split(words)
+    parser = _parser()
+    args, stray = parser.parse_known_args(options_part)
+    if command is None and args.stray:
+        parser.error(f"put `--` before the command: overnight run [options] -- {' '.join(args.stray)} ...")
+    if stray or args.stray:
+        parser.error(f"unrecognized arguments: {' '.join(stray or args.stray)}")
+    if not command and not args.explain:
+        parser.error("no command after `--`: write it there, as in `overnight run -- python train.py`")
+    if args.json and (args.foreground or args.follow):
+        parser.error("--json goes with neither --foreground nor --follow; ask `overnight status --json` from elsewhere")
+    home = Path(client.find_home())
+    flags = {setting.name: getattr(args, setting.name, None) for setting in options.SETTINGS}
+    resolved = settings.resolve({**flags, "action": args.action}, command or (), home=home)
+    for warning in resolved.warnings:
+        print(f"overnight: {warning}", file=sys.stderr)
+    if args.explain:
+        return _explain(resolved, as_json=args.json)
+    return _start(resolved, home, args)
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Return the options and the command behind the first ``--``; None if there is no ``--``."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parser() -> Parser:
+    parser = new_parser("run", EXAMPLES)
+    parser.usage = "overnight run [options] -- COMMAND..."
+    parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+    stay = parser.add_mutually_exclusive_group()
+    stay.add_argument("--foreground", action="store_true", help="stay and show the output; Ctrl-C stops it gracefully")
+    stay.add_argument("--follow", action="store_true", help="show the output; Ctrl-C only leaves")
+    stay.add_argument("--wait-step", action="store_true", help="return after the first progress line (or the end)")
+    parser.add_argument("--pass-exit-code", action="store_true", help="exit as the command itself did")
+    parser.add_argument("--json", action="store_true", help="print the launch as one object")
+    parser.add_argument("--explain", action="store_true", help="print every setting with its origin; start nothing")
+    groups = {key: parser.add_argument_group(title) for key, title in options.GROUPS.items()}
+    for setting in options.SETTINGS:
+        about = setting.help + ("" if setting.default in (None, False) else f" (default: {_default(setting)})")
+        if setting.name.startswith("action_"):
+            continue  # one flag for all: --action
+        if setting.default is False:
+            groups[setting.group].add_argument(setting.flag, action="store_const", const=True, help=about)
+        else:
+            groups[setting.group].add_argument(setting.flag, metavar=setting.metavar, help=about)
+    about = f"what a rule asks for; rules {', '.join(options.RULES)}; actions {', '.join(options.ACTIONS)}"
+    groups["judge"].add_argument("--action", action="append", metavar="RULE=ACTION", help=about)
+    return parser
+
+
+def _default(setting: options.Setting) -> str:
+    return f"{setting.default:g}s" if setting.metavar == "TIME" else str(setting.default)
+
+
+def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
+    rows = list(settings.explain(resolved))
+    if as_json:
+        print(json.dumps([{"setting": name, "value": value, "origin": origin} for name, value, origin in rows]))
+        return 0
+    for name, value, origin in rows:
+        print(f"{name:<20} {value:<32} {origin}")
+    return 0
+
+
+def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) -> int:
+    spec = resolved.spec
+    offset = offset_of_last(spec.log, 0)  # an older log with --log: only what this run appends is shown
+    if args.foreground:
+        with Foreground() as stay:  # before the start: a Ctrl-C in the first moments must not be lost
+            launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0)
+            _say_started(launched, sys.stderr)
+            one = stay.until_end(launched.folder, launched.log, offset)
+        print(ending(one), file=sys.stderr)
+        return ended_code(one, own=args.pass_exit_code)
+    launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0 if args.follow else resolved.settle_s)
+    folder = launched.folder
+    if args.follow:
+        _say_started(launched, sys.stdout)
+        left = watch(folder, launched.log, offset, bar=False)
+        return left if left is not None else ended_code(client.status(folder), own=args.pass_exit_code)
+    one = _first_look(folder)
+    if args.wait_step and one["state"] not in client.ENDED:
+        one = client.wait(folder, on_stale=adopter(folder), until=lambda seen: bool(seen.get("records")))
+    if args.json:
+        print(json.dumps(_facts(launched, one)))
+    else:
+        _say_started(launched, sys.stdout)
+    return _early_end(one, launched.log, offset, args) if one["state"] in client.ENDED else 0
+
+
+def _first_look(folder: RunFolder) -> dict[str, Any]:
+    """Return the status after the settle time; of a command that has died already, the final one."""
+    if folder.attempt(1).exit_json.exists():
+        try:
+            return client.wait(folder, TIDY_S, on_stale=adopter(folder))
+        except WaitTimeoutError:
+            pass
+    return client.status(folder)
+
+
+def _early_end(one: dict[str, Any], log: str, offset: int, args: argparse.Namespace) -> int:
+    code = ended_code(one, own=args.pass_exit_code)
+    if not args.json:
+        print(ending(one), file=sys.stdout if code == 0 else sys.stderr)
+    if code != 0:
+        for text in last_lines(log, offset):
+            print(text, file=sys.stderr)
+    return code
+
+
+def last_lines(log: str, offset: int) -> list[str]:
+    """Return the last 20 lines that this run wrote to its log."""
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(max(offset, offset_of_last(log, LAST_LINES)))
+            lines = Lines()
+            shown = [line.text for line in lines.feed(stream.read(1 << 20))]
+            return [*shown, *(line.text for line in lines.flush())][-LAST_LINES:]
+    except OSError:
+        return []
+
+
+def _facts(launched: launch.Launched, one: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": launched.folder.name,
+        "pid": launched.pid,
+        "executable": launched.executable,
+        "log": launched.log,
+        "folder": str(launched.folder.path),
+        "state": one["state"],
+        "cause": one["cause"],
+        "cause_text": one["cause_text"],
+    }
+
+
+def _say_started(launched: launch.Launched, stream: Any) -> None:
+    name = launched.folder.name
+    pid = "its command could not be executed" if launched.pid is None else f"pid {launched.pid}"
+    print(
+        f"{name}: started, {pid}\n"
+        f"  executable  {launched.executable}\n"
+        f"  log         {launched.log}\n"
+        f"  overnight attach {name}\n"
+        f"  overnight status {name}\n"
+        f"  overnight stop {name}",
+        file=stream,
+        flush=True,
+    )

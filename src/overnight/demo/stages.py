@@ -1,0 +1,257 @@
+"""The stages of ``overnight demo``: each does one thing to a real training and says what that has proved.
+
+A stage takes the ``Place``, returns its sentences with the figures seen, or raises ``FailedError``. How commands are
+run and logs are read is in ``place.py``; what is trained in ``train.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from overnight.demo import model, saves
+from overnight.demo.place import SHAPE, FailedError, Place, expect
+
+WIDTH = 80
+SLOW_MS = 20
+NAN_AT = 60
+AGAIN = 10
+
+
+def detached(place: Place) -> Iterator[str]:
+    """Stage 1: the launch returns, and what it launched belongs to nobody's terminal."""
+    began = time.monotonic()
+    place.start("first", "--steps", "4000", "--slow", str(SLOW_MS), checkpoints="first")
+    took_s = time.monotonic() - began
+    status = place.until("a first step", lambda: seen if (seen := place.status("first"))["step"] else None)
+    pid = int(status["pid"])
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    expect(os.getsid(pid) != os.getsid(0), "the training to have a session of its own", f"session {os.getsid(pid)}")
+    expect(parent != os.getpid(), "the training to have another parent than this process", f"parent {parent}")
+    expect(status["state"] == "running", "the run to be running", status["state"])
+    yield f"`overnight run` returned after {took_s:.1f} s and training goes on: process {pid}, step {status['step']}."
+    yield (
+        f"Its session is {os.getsid(pid)}, ours is {os.getsid(0)}; its parent is {parent}, we are {os.getpid()}: "
+        "closing this terminal ends nothing."
+    )
+
+
+def live(place: Place) -> Iterator[str]:
+    """Stage 2: loss, tokens/s and MFU while it trains, and they add up."""
+    before = place.until("ten steps", lambda: seen if (seen := place.status("first"))["step"] >= 10 else None)
+    after = place.until(
+        "steps to rise", lambda: seen if (seen := place.status("first"))["step"] >= before["step"] + 30 else None
+    )
+    tokens_s, mfu = after["tokens_per_second"], after["mfu"]
+    expect(bool(tokens_s) and bool(mfu), "tokens_per_second and mfu in status --json", f"{tokens_s} and {mfu}")
+    by_hand = 6 * SHAPE.matmul_parameters * tokens_s / (place.peak_tflops * 1e12)
+    expect(abs(mfu / by_hand - 1) < 1e-3, f"mfu = 6 N tokens/s / peak = {by_hand:.6f}", mfu)
+    yield (
+        f"Step {before['step']} -> {after['step']}, loss {before['loss']:.3f} -> {after['loss']:.3f}, "
+        f"{tokens_s:,.0f} tokens/s."
+    )
+    yield (
+        f"MFU {mfu:.1%} of the {place.peak_tflops * 1000:.0f} GFLOP/s that one core of this machine reaches in a plain "
+        f"matrix product (each step rests {SLOW_MS} ms so that you can follow)."
+    )
+
+
+def killed_supervisor(place: Place) -> Iterator[str]:
+    """Stage 3: the process that watches is killed; training does not notice."""
+    before = place.status("first")
+    old = before["supervisor"]["pid"]
+    expect(isinstance(old, int), "the pid of the supervisor in status --json", old)
+    os.kill(old, signal.SIGKILL)
+    killed = time.monotonic()
+    step = place.steps("first")[-1][0]
+
+    def back() -> dict[str, object] | None:
+        status = place.status("first")
+        now = status["supervisor"]
+        return status if now["alive"] and now["pid"] not in (None, old) else None
+
+    status = place.until("a new supervisor", back)
+    back_s = time.monotonic() - killed
+    during = [(at, dt) for at, _, dt in place.steps("first") if at > step]
+    # Had training waited for the supervisor, it would have done no more than the step it was in.
+    expect(len(during) > 1, f"steps after {step} while there was no supervisor", f"{len(during)} in {back_s:.1f} s")
+    expect(status["pid"] == before["pid"], f"the same training process {before['pid']}", status["pid"])
+    place.until("the new supervisor to read on", lambda: (place.status("first")["step"] or 0) > step or None)
+    slowest_s = max(dt for _, dt in during)
+    yield f"Supervisor {old} got SIGKILL; {back_s:.1f} s later its successor was seen at work."
+    yield (
+        f"Training (still process {status['pid']}) went on from step {step} to {during[-1][0]} meanwhile; "
+        f"the slowest of these steps took {slowest_s * 1000:.0f} ms."
+    )
+
+
+def graceful_stop(place: Place) -> Iterator[str]:
+    """Stage 4: a stop lets the script finish its step and save; nothing was lost on the way."""
+    place.overnight("stop", "first")
+    place.overnight("wait", "first", codes=(103,))
+    status = place.status("first")
+    seen = f"{status['state']} ({status['cause']})"
+    expect((status["state"], status["cause"]) == ("stopped", "user"), "the run to be stopped (user)", seen)
+    steps = [step for step, _, _ in place.steps("first")]
+    newest = place.newest("first")
+    expect(newest == steps[-1], f"a checkpoint of the last step, {steps[-1]}", f"newest is of step {newest}")
+    expect(steps == list(range(1, newest + 1)), f"each step from 1 to {newest} once in the log", f"{len(steps)} lines")
+    expect(status["step"] == newest, f"status to end at step {newest}", status["step"])
+    yield (
+        f"`overnight stop` waited for the save: the last step is {newest}, the newest checkpoint is of step {newest}, "
+        "`wait` exits 103."
+    )
+    yield f"The log has each step from 1 to {newest} exactly once."
+
+
+def exact_resume(place: Place) -> Iterator[str]:
+    """Stage 5: stopped and resumed equals never stopped, bit for bit."""
+    cut = place.newest("first")
+    end = cut + AGAIN
+    place.start("unbroken", "--steps", str(end), checkpoints="unbroken")
+    place.start("resumed", "--steps", str(end), checkpoints="first")
+    for name in ("resumed", "unbroken"):
+        place.overnight("wait", name, codes=(0,))
+    expect(f"resumed from {saves.path_of(Path(), cut).name}" in place.log("resumed"), f"a resume at step {cut}", "none")
+    first, resumed, unbroken = (
+        {step: loss for step, loss, _ in place.steps(name)} for name in ("first", "resumed", "unbroken")
+    )
+    expect(list(resumed) == list(range(cut + 1, end + 1)), f"steps {cut + 1} to {end} after the resume", list(resumed))
+    for step, loss in (first | resumed).items():
+        expect(loss == unbroken.get(step), f"loss {unbroken.get(step)} at step {step} as in the unbroken run", loss)
+    ends = [saves.load(saves.path_of(place.folder / name, end)) for name in ("first", "unbroken")]
+    for part in saves.PARTS:
+        ours, theirs = (model.digest(getattr(state, part)) for state in ends)
+        expect(ours == theirs, f"{part} with SHA-256 {theirs[:16]} at step {end}", ours[:16])
+    yield (
+        f"Resumed at step {cut}; its next {AGAIN} losses equal those of a run that was never stopped, in every digit: "
+        f"step {cut + 1} {resumed[cut + 1]} = {unbroken[cut + 1]}, step {end} {resumed[end]} = {unbroken[end]}."
+    )
+    digest = model.digest(ends[0].weights)[:16]
+    yield f"So do all weights and both moments of AdamW at step {end}: SHA-256 {digest}... twice."
+
+
+def poisoned(place: Place) -> Iterator[str]:
+    """Stage 6: a loss that is no number ends the run on its line, and no bad weights are saved."""
+    place.start(
+        "poisoned", "--steps", "4000", "--seed", "2", "--slow", str(SLOW_MS), "--nan-at", str(NAN_AT),
+        checkpoints="poisoned", codes=(104,),
+    )  # fmt: skip
+    place.overnight("wait", "poisoned", codes=(104,))
+    status = place.status("poisoned")
+    seen = f"{status['state']} ({status['cause']})"
+    expect(status["cause"] == "nonfinite", "the run to be stopped (nonfinite)", seen)
+    found = [verdict["step"] for verdict in status["verdicts"] if verdict["rule"] == "nonfinite"]
+    expect(NAN_AT in found[:1], f"the verdict at step {NAN_AT}", found or "none")
+    last = place.steps("poisoned")[-1][0]
+    newest = place.newest("poisoned")
+    weights = saves.load(saves.path_of(place.folder / "poisoned", newest)).weights
+    expect(newest < NAN_AT, f"no checkpoint from step {NAN_AT} on", f"one of step {newest}")
+    expect(all(np.isfinite(array).all() for array in weights.values()), "finite weights in the checkpoint", "others")
+    place.until("every process of the demo to be gone", lambda: None if place.left_behind() else True)
+    yield (
+        f"One weight became NaN at step {NAN_AT}: the verdict names step {NAN_AT}, the last step printed is {last}, "
+        "`wait` exits 104."
+    )
+    yield f"The newest checkpoint is the healthy one of step {newest}: the script was told not to save these weights."
+    yield "No process of any of these runs is left."
+
+
+Stage = Callable[[Place], Iterator[str]]
+STAGES: tuple[tuple[str, Stage], ...] = (
+    ("a training that needs no terminal", detached),
+    ("what it does, while it does it", live),
+    ("the supervisor is killed with -9", killed_supervisor),
+    ("a stop with its final checkpoint", graceful_stop),
+    ("a resume that equals an unbroken run, bit for bit", exact_resume),
+    ("a loss that is no number", poisoned),
+)
+
+
+def core_tflops(seconds: float = 0.3) -> float:
+    """Return what one core reaches in a float32 matrix product, in TFLOP/s: the peak for the demo's MFU."""
+    side = 512
+    a = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    best_s, until = np.inf, time.perf_counter() + seconds
+    while (began := time.perf_counter()) < until:
+        a @ a
+        best_s = min(best_s, time.perf_counter() - began)
+    return float(2 * side**3 / best_s / 1e12)
+
+
+def say(text: str, indent: str = "   ") -> None:
+    """Print a paragraph within the width, at once."""
+    print(
+        textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False), flush=True
+    )
+
+
+def farewell(place: Place, *, keep: bool) -> None:
+    """Stage 7: where to look next."""
+    if not keep:
+        say("This folder goes away now; `overnight demo --keep` leaves it for you. With your own training:")
+        commands = ["overnight run --name night -- python train.py", "overnight status night", "overnight attach night"]
+    else:
+        say("The runs are kept. Type this once, then look around:")
+        commands = [
+            f"export OVERNIGHT_HOME={shlex.quote(str(place.home))}",
+            "overnight ls",
+            "overnight status poisoned",
+        ]
+        commands += [
+            "overnight logs resumed",
+            "overnight status first --json",
+            f"rm -r {shlex.quote(str(place.folder))}",
+        ]
+    for command in commands:
+        print(f"     {command}", flush=True)
+
+
+def failed(folder: Path, expected: str, seen: str) -> int:
+    """Say what was wrong; return the demo's exit code."""
+    say(f"FAILED: expected {expected}; seen: {seen}")
+    say(f"The folder is kept: {folder}")
+    return 1
+
+
+def play(folder: Path, *, keep: bool, stages: Sequence[tuple[str, Stage]] = STAGES) -> int:
+    """Run all stages in ``folder``; return 0, 1 if one failed, 130 if interrupted. Nothing that was started is left."""
+    place = Place(folder)
+    # End as Ctrl-C does, so that nothing stays behind.
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return perform(place, stages, keep=keep)
+    except FailedError as failure:
+        return failed(folder, failure.expected, failure.seen)
+    except (OSError, LookupError, TypeError, ValueError, saves.CheckpointError) as error:
+        # What a stage looks at can be missing in any way when what it shows does not work.
+        return failed(folder, "to find the run's facts in their places", f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        say("interrupted; ending what was started")
+        return 130
+    finally:
+        place.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def perform(place: Place, stages: Sequence[tuple[str, Stage]], *, keep: bool) -> int:
+    """Run the stages one after the other, each sentence printed as it is proved."""
+    began = time.monotonic()
+    say(f"Real training on this CPU, in {place.folder}. It takes less than a minute.", indent="")
+    place.peak_tflops = core_tflops()
+    for number, (title, stage) in enumerate(stages, 1):
+        print(f"\n{number}. {title}", flush=True)
+        for sentence in stage(place):
+            say(sentence)
+    print(f"\n{len(stages) + 1}. where to look next", flush=True)
+    farewell(place, keep=keep)
+    print(f"\nAll {len(stages)} stages held, in {time.monotonic() - began:.0f} s.", flush=True)
+    return 0

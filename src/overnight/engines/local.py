@@ -1,0 +1,77 @@
+"""Places a run on this machine: guard and shim in a session of their own, with nothing of the caller's terminal left.
+
+It starts one process and returns; waiting, reading and judging may not enter here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from overnight.engines import Handle, Placement
+from overnight.errors import LaunchError
+from overnight.processes import Identity, identify, is_alive
+
+SHIM = Path(__file__).resolve().parent.parent / "shim.py"
+
+# Popen objects of guards: they are never waited for, and one that is dropped early warns. ``look`` reaps a dead one.
+_started: dict[int, subprocess.Popen[bytes]] = {}
+
+
+class Local:
+    """The engine of one machine."""
+
+    name = "local"
+
+    def start(self, placement: Placement) -> Handle:
+        """Start the guard of the run. LaunchError if the log or the process cannot be made."""
+        run_dir = placement.run_dir.absolute()
+        argv = [sys.executable, "-I", "-S", os.fspath(SHIM), os.fspath(run_dir), "--", *placement.supervisor_argv]
+        log = run_dir / "shim.log"
+        try:
+            handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LaunchError(f"{log} cannot be opened: {error.strerror}; check the run folder") from error
+        try:
+            with _signals_blocked():
+                guard = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=handle,
+                    stderr=handle,
+                    cwd="/",
+                    env=placement.env,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchError(f"the guard cannot be started with {sys.executable}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+        _started[guard.pid] = guard
+        known = identify(guard.pid)  # a child that nobody has waited for is there, if only as a zombie
+        if known is None:
+            raise LaunchError("/proc does not show the started guard; Overnight needs a mounted /proc")
+        return Handle(engine=self.name, pid=known.pid, start_ticks=known.start_ticks, boot_id=known.boot_id)
+
+    def look(self, handle: Handle) -> bool | None:
+        """Say whether the guard of ``handle`` is alive."""
+        mine = _started.get(handle.pid)
+        if mine is not None and mine.poll() is not None:
+            del _started[handle.pid]
+        return is_alive(Identity(pid=handle.pid, start_ticks=handle.start_ticks, boot_id=handle.boot_id))
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let the guard inherit blocked signals: a TERM in its first milliseconds is then a request, not its death."""
+    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

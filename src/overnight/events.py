@@ -1,0 +1,132 @@
+"""The words that cross the disk or a room's door: frozen, keyword-only values and nothing else.
+
+No clock, no file, no process, no import of ours. Floats may be NaN or infinite inside the program; ``jsonable`` turns
+them into the strings "nan", "inf" and "-inf" on the way to JSON, where ``null`` only ever means "unknown".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+Severity = Literal["note", "warn", "critical"]
+RuleAction = Literal["note", "alert", "stop", "terminate"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one log line said about one training step, untouched.
+
+    ``step`` is the optimizer step as printed; ``dt_s`` seconds per step; ``mfu`` percent as printed; ``source`` and
+    ``offset`` the place of the line's first byte; ``part`` counts the records of one line; ``at`` the arrival in
+    seconds since the epoch; ``glued`` says that a number touches a neighbouring record and must not trigger anything.
+    """
+
+    reader: str
+    source: int = 0
+    offset: int = 0
+    part: int = 0
+    at: float = 0.0
+    kind: Literal["train", "eval"] = "train"
+    rank: int | None = None
+    step: int | None = None
+    loss: float | None = None
+    dt_s: float | None = None
+    tokens: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    mfu: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    epoch: float | None = None
+    extra: dict[str, float | str] | None = None
+    glued: bool = False
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What we compute from records. ``mfu`` is a fraction; every figure of the window unless its name says run or avg."""
+
+    step: int | None = None
+    loss: float | None = None
+    loss_avg: float | None = None
+    dt_s: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_second_avg: float | None = None
+    tflops: float | None = None
+    mfu: float | None = None
+    mfu_avg: float | None = None
+    mfu_attention: float | None = None
+    mfu_attention_avg: float | None = None
+    flops_per_token: float | None = None
+    flops_per_token_attention: float | None = None
+    eta_s: float | None = None
+    records: int = 0
+    unknown: dict[str, str] = {}
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found. (``attempt``, ``source``, ``offset``, ``part``, ``rule``) is its key: writing it twice is harmless."""
+
+    rule: str
+    severity: Severity
+    action: RuleAction
+    text: str
+    step: int | None = None
+    at: float | None = None
+    attempt: int = 1
+    source: int = 0
+    offset: int = -1
+    part: int = 0
+    evidence: dict[str, Any] = {}
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: ``exit_code`` or ``signal`` by name; both None when nobody could learn it."""
+
+    exit_code: int | None = None
+    signal: str | None = None
+    at: float | None = None
+    text: str | None = None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request from the inbox. ``by`` is "user" or "scheduler"; ``now`` asks to kill at once."""
+
+    kind: Literal["stop", "hangup"]
+    by: str = "user"
+    now: bool = False
+    at: float | None = None
+    id: str = ""
+
+
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the run is being ended and whether a save is wanted; this is what stop.json carries."""
+
+    cause: str
+    save: bool
+    at: float
+    text: str = ""
+    now: bool = False
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` as plain JSON types, non-finite floats as "nan", "inf" or "-inf"."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "nan"
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return value
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, msgspec.Struct):
+        return jsonable(msgspec.structs.asdict(value))
+    return value
+
+
+def number(value: Any) -> float | None:
+    """Return a JSON number as a float, undoing ``jsonable``; None stays None."""
+    return None if value is None else float(value)

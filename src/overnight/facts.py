@@ -1,0 +1,159 @@
+"""The facts of one run as its supervisor writes them: the journal, the verdicts so far, the notes shown in status.
+
+A fact is written before it is acted upon, with one write() and no fsync; ``sync`` follows when there is time. A full disk
+never delays a stop: the ballast is freed for the last facts, and what still cannot be written is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import msgspec
+
+from overnight.events import Request, Verdict
+from overnight.folder import Journal, RunFolder, read_journal, utc
+
+MAX_NOTES = 20
+SAVES_KEPT = 6
+Key = tuple[int, int, int, int, str]
+
+
+def key_of(verdict: Verdict) -> Key:
+    """Return what makes a verdict the same verdict when it is found again."""
+    return (verdict.attempt, verdict.source, verdict.offset, verdict.part, verdict.rule)
+
+
+def complain(text: str) -> None:
+    """Say it on stderr, which is a file on the same full disk more often than not: that must not end the supervisor."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"overnight: {text}\n".encode())
+
+
+class Facts:
+    """Everything that was written down, and the only way to write more."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.verdicts: list[Verdict] = []
+        self.keys: dict[Key, Verdict] = {}
+        self.notes: list[str] = []
+        self.marks: list[tuple[int, int, float]] = []
+        self.attempt_ends: dict[int, dict[str, Any]] = {}
+        self.target_exit: dict[str, Any] | None = None
+        self.ended: dict[str, Any] | None = None
+        self.checkpoint: dict[str, Any] | None = None
+        self.save_times: list[float] = []
+        self.requests: set[str] = set()
+        self.user_asked = False
+        self.lost = 0
+        for fact in read_journal(folder.journal):
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand: that fact is passed over
+                if fact["fact"] == "mark":
+                    self.marks.append((int(fact["source"]), int(fact["offset"]), float(fact["epoch"])))
+                else:
+                    self._recall(fact)
+        self.journal = Journal(folder.journal)
+
+    def say(self, fact: str, **details: Any) -> None:
+        """Write one fact down, and remember what the journal would remember."""
+        at = time.time()
+        self._recall({"fact": fact, **details})
+        try:
+            self.journal.append(fact, at, **details)
+        except OSError as error:
+            freed = self.folder.drop_ballast()
+            try:
+                if not freed:
+                    raise
+                self.journal.append(fact, at, **details)
+            except OSError:
+                self.lost += 1
+                complain(f"the fact {fact} could not be written: {error}")
+
+    def note(self, text: str) -> None:
+        """Write a sentence down that status shows too; the same sentence only once."""
+        if text not in self.notes:
+            self.say("note", text=text)
+
+    def judge(self, verdict: Verdict) -> bool:
+        """Write a verdict down; False if it is already there."""
+        key = key_of(verdict)
+        if key in self.keys:
+            return False
+        # The verdict's own time is the time mark before its line (a rebuild gives the same); shown is when it was judged.
+        details = msgspec.structs.asdict(verdict)
+        details.pop("at")
+        self.say("verdict", epoch=time.time(), **details)
+        return True
+
+    def fresh_request(self, name: str, request: Request) -> bool:
+        """Write a request down; False if the file of that name was written down before."""
+        if name in self.requests:
+            return False
+        self.say("request", file=name, kind=request.kind, by=request.by, now=request.now)
+        return True
+
+    @property
+    def save_s(self) -> float | None:
+        """Return the seconds that the slowest of the last saves took; None if none was seen."""
+        return max(self.save_times, default=None)
+
+    def saved(self, *, seconds: float, path: str | None = None, step: int | None = None) -> None:
+        """Write down that a save was seen (``path``), or how long the log was silent around one."""
+        self.say("saved", seconds=round(seconds, 3), path=path, step=step, epoch=time.time())
+
+    def first(self, verdict: Verdict) -> Verdict:
+        """Return the verdict as it was first written down, or ``verdict`` itself if it is new."""
+        return self.keys.get(key_of(verdict), verdict)
+
+    def mark(self, source: int, offset: int, at: float) -> None:
+        """Write down when a place in the log was reached."""
+        self.say("mark", source=source, offset=offset, epoch=at)
+
+    def sync(self) -> None:
+        """Make the facts durable; a failure is no reason to stop."""
+        try:
+            self.journal.sync()
+        except OSError as error:
+            complain(f"the journal could not be synced: {error}")
+
+    def _recall(self, fact: dict[str, Any]) -> None:
+        kind = fact["fact"]
+        if kind == "verdict":
+            self._recall_verdict(fact)
+        elif kind == "note":
+            self.notes = [*self.notes, str(fact.get("text"))][-MAX_NOTES:]
+        elif kind == "request":
+            self.requests.add(str(fact.get("file")))
+            self.user_asked = self.user_asked or fact.get("by") == "user"
+        elif kind == "saved":
+            self._recall_save(fact)
+        elif kind == "attempt_ended":
+            self.attempt_ends[int(fact["attempt"])] = fact
+        elif kind == "target_ended":
+            self.target_exit = fact
+        elif kind == "ended":
+            self.ended = fact
+
+    def _recall_save(self, fact: dict[str, Any]) -> None:
+        self.save_times = [*self.save_times, float(fact["seconds"])][-SAVES_KEPT:]
+        if fact.get("path") is not None:
+            self.checkpoint = {
+                "step": fact.get("step"),
+                "path": fact["path"],
+                "at": utc(float(fact["epoch"])),
+                "seconds": fact["seconds"],
+            }
+
+    def _recall_verdict(self, fact: dict[str, Any]) -> None:
+        known = {name: fact[name] for name in Verdict.__struct_fields__ if name in fact and name != "at"}
+        epoch = fact.get("epoch")
+        try:
+            verdict = msgspec.convert({**known, "at": epoch}, Verdict)
+        except msgspec.ValidationError:
+            return  # edited by hand: it counts as never written, and will be found again
+        self.keys[key_of(verdict)] = verdict
+        self.verdicts.append(verdict)

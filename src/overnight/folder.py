@@ -1,0 +1,247 @@
+"""Every path of a run folder, and the only ways in which its files are read and written.
+
+Publishing is: write a temporary file beside the target, (fsync where the file is the truth), rename onto the target.
+Nothing is ever removed first. The journal is append-only. No decision is taken here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from overnight.errors import FolderError, UsageError
+from overnight.events import jsonable
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+BALLAST_BYTES = 1 << 20
+
+
+def overnight_home(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
+    """Return the folder that holds all runs: $OVERNIGHT_HOME, or the XDG state folder of the user."""
+    asked = environ.get("OVERNIGHT_HOME")
+    if asked:
+        return Path(asked).expanduser().absolute()
+    state = environ.get("XDG_STATE_HOME")
+    base = Path(state) if state else Path.home() / ".local" / "state"
+    return base / "overnight"
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it may name a run; raise UsageError otherwise, so that no name can leave the folder."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a run: use 1 to 64 letters, digits, '_' and '-', starting with a letter or digit"
+        )
+    return name
+
+
+def utc(at: float | None = None) -> str:
+    """Return seconds since the epoch as an RFC 3339 time in UTC with milliseconds."""
+    moment = datetime.fromtimestamp(time.time() if at is None else at, tz=UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o600) -> None:
+    """Publish ``data`` at ``path`` by rename, so that a reader sees the old file or the new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            if fsync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if fsync:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any, *, fsync: bool = False) -> None:
+    """Publish ``value`` as JSON by rename."""
+    write_atomic(path, json.dumps(jsonable(value), ensure_ascii=False).encode() + b"\n", fsync=fsync)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in ``path``; None if there is no such file; FolderError if it is not a JSON object."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        raise FolderError(f"{path} cannot be read: {error.strerror}; check who owns the run folder") from error
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it or clean the run") from error
+    if not isinstance(value, dict):
+        raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it or clean the run")
+    return value
+
+
+class RunFolder:
+    """The paths of one run, ``<home>/runs/<name>``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.run_json = path / "run.json"
+        self.run_env = path / "run.env"
+        self.output_log = path / "output.log"
+        self.attempts = path / "attempts"
+        self.status_json = path / "status.json"
+        self.journal = path / "journal.jsonl"
+        self.metrics_db = path / "metrics.db"
+        self.inbox = path / "inbox"
+        self.owner = path / "owner"
+        self.lock = path / "owner" / "supervisor.lock"
+        self.evidence = path / "evidence"
+        self.ballast = path / "evidence" / "ballast"
+        self.shim_json = path / "shim.json"
+        self.shim_log = path / "shim.log"
+        self.supervisor_log = path / "supervisor.log"
+
+    def attempt(self, number: int) -> AttemptFolder:
+        """Return the folder of attempt ``number`` (1 is the first)."""
+        return AttemptFolder(self.attempts / f"{number:03d}")
+
+    def attempt_numbers(self) -> list[int]:
+        """Return the numbers of all attempts that have a folder, in order."""
+        try:
+            names = os.listdir(self.attempts)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def create(self) -> None:
+        """Make the folder and its parts with mode 0700; FileExistsError if the name is taken."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700)
+        for part in (self.attempts, self.inbox, self.owner, self.evidence):
+            part.mkdir(mode=0o700)
+
+    def put_ballast(self) -> None:
+        """Keep a little real disk space, to be freed when a full disk would swallow the last facts."""
+        if not self.ballast.exists():
+            handle = os.open(self.ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, BALLAST_BYTES)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EDQUOT):
+                    raise
+            finally:
+                os.close(handle)
+
+    def drop_ballast(self) -> bool:
+        """Free the ballast; True if there was any to free."""
+        try:
+            self.ballast.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class AttemptFolder:
+    """The files of one attempt: start.json and stop.json (supervisor), started.json and exit.json (shim)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start_json = path / "start.json"
+        self.stop_json = path / "stop.json"
+        self.started_json = path / "started.json"
+        self.exit_json = path / "exit.json"
+        self.reaped = path / "reaped"
+
+
+class Journal:
+    """The append-only list of facts. One write() per fact; ``sync`` makes them durable and never comes before an action."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.unsynced = False
+        size = os.fstat(self.handle).st_size
+        # A supervisor killed within a write leaves half a line: close it, so that the next fact stands alone.
+        self.torn = size > 0 and os.pread(self.handle, 1, size - 1) != b"\n"
+
+    def append(self, fact: str, at: float, **details: Any) -> None:
+        """Write one fact. OSError (a full disk) is the caller's to handle; half a line is closed by the next call."""
+        line = {"at": utc(at), "fact": fact, **jsonable(details)}
+        data = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        if self.torn:
+            data = b"\n" + data
+        self.torn = True
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.handle, view) :]
+        self.torn = False
+        self.unsynced = True
+
+    def sync(self) -> None:
+        """Make the facts written so far durable."""
+        if self.unsynced:
+            os.fsync(self.handle)
+            self.unsynced = False
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.handle)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield every whole fact of a journal in order; torn or foreign lines are passed over."""
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            with contextlib.suppress(ValueError):
+                fact = json.loads(line)
+                if isinstance(fact, dict) and isinstance(fact.get("fact"), str):
+                    yield fact
+
+
+def drop_request(folder: RunFolder, kind: str, **details: Any) -> Path:
+    """Put one request into the inbox; the supervisor takes it from there (or the next one, if this one is dead)."""
+    at = time.time()
+    path = folder.inbox / f"{time.time_ns()}-{os.getpid()}-{kind}.json"
+    write_json(path, {"kind": kind, "at": at, **details}, fsync=True)
+    return path
+
+
+def boot_id() -> str:
+    """Return the identity of this boot of the machine; a new one means that no old process can be alive."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def machine_id() -> str:
+    """Return the identity of this machine (/etc/machine-id), or its host name where there is none."""
+    try:
+        text = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        text = ""
+    return text or os.uname().nodename

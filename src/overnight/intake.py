@@ -1,0 +1,184 @@
+"""From the log file to stored records: follows the log, feeds the monitor, commits what came of it.
+
+Bytes are judged at once and stored a little later. What is stored includes the place in the log and the monitor's whole
+state, so that after a kill the same bytes are read again and give the same records and the same verdicts. The arrival of
+a record is the time mark before it, which is a fact in the journal: a rebuild gives the same times.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight.events import Verdict
+from overnight.facts import Facts
+from overnight.folder import RunFolder
+from overnight.history import decode_state, encode_state, open_history
+from overnight.logfile import LogFile, Mark
+from overnight.monitor import Entry, Monitor, Outcome
+from overnight.space import NETWORK, LogSpace, filesystem_type
+from overnight.spec import RunSpec
+
+TURN_BYTES = 4 << 20
+"""So much is read in one turn at most, so that requests and exits are seen in time while a log is being caught up on."""
+
+MARK_EVERY_S = 10.0
+MARK_WITHOUT_DT_S = 1.0
+MAX_PENDING = 200_000
+RETRY_S = 5.0
+
+
+class Intake:
+    """The reading side of one run."""
+
+    def __init__(
+        self, folder: RunFolder, spec: RunSpec, monitor: Monitor, facts: Facts, *, start: int, pids: tuple[int, ...]
+    ) -> None:
+        self.facts = facts
+        self.monitor = monitor
+        self.log_path = Path(spec.log)
+        self.network = filesystem_type(self.log_path.parent) in NETWORK
+        self.history, damage = open_history(
+            folder.metrics_db, network=filesystem_type(folder.path) in NETWORK
+        )
+        if damage is not None:
+            facts.note(damage)
+        self.pending: list[Entry] = []
+        self.judged: list[Verdict] = []
+        self.dirty = False
+        self.more = False
+        self.grew_at: float | None = None
+        self.bounds: deque[tuple[int, int, int]] = deque()
+        marks = self._restore()
+        self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
+        self.space = LogSpace(self.log_path)
+        places = {mark.source: mark.offset for mark in marks}
+        newest = max(places, default=-1)
+        passed = [one for one in facts.marks if one[1] <= places.get(one[0], -1) or (one[0] < newest and one[0] not in places)]
+        self.mark_at = passed[-1][2] if passed else 0.0
+        self.marked_source = max((one[0] for one in facts.marks), default=-1)
+        # In the order of the log; two marks at one place stay in the order in which they were written.
+        self.old_marks = deque(sorted(set(facts.marks) - set(passed), key=lambda one: one[:2]))
+        self.retry_at = 0.0
+
+    def read(self, *, clock: float) -> list[Verdict]:
+        """Read what is there (up to TURN_BYTES) and return the verdicts on it; ``more`` says whether to come again."""
+        found: list[Verdict] = []
+        taken = 0
+        self.more = False
+        for chunk in self.log.read():
+            self.grew_at = clock
+            found += self._feed(chunk.source, chunk.offset, chunk.data)
+            taken += len(chunk.data)
+            if taken >= TURN_BYTES:
+                self.more = True
+                break
+        return found
+
+    def flush(self) -> list[Verdict]:
+        """Nothing more will be written by this attempt: read the unfinished line too."""
+        return self._take(self.monitor.flush(self.mark_at))
+
+    def begin_attempt(self, number: int) -> tuple[int, int]:
+        """Tell the monitor that an attempt begins here; return the place (source, offset)."""
+        self.monitor.begin_attempt(number)
+        self.dirty = True
+        return self.log.position()
+
+    def keep_space(self) -> str | None:
+        """Keep disk space ahead of the log; return a sentence if there is none."""
+        return self.space.top_up(self.log.size)
+
+    def commit(self, *, at_last: bool = False) -> None:
+        """Store what came in since the last time, with the place in the log and the monitor's state.
+
+        What failed is not tried again at once, unless there is no later time: it would cost the time to judge.
+        """
+        if not self.dirty or (time.monotonic() < self.retry_at and not at_last):
+            return
+        kept = self.log.marks()
+        self.monitor.forget_sources([mark.source for mark in kept])
+        state = {
+            "monitor": self.monitor.snapshot(),
+            "marks": [list(msgspec.structs.astuple(mark)) for mark in kept],
+        }
+        try:
+            self.history.commit(self.pending, self.judged, encode_state(state))
+        except sqlite3.Error as error:
+            self.facts.note(f"records cannot be stored for now ({error}); they are read again from the log later")
+            if len(self.pending) > MAX_PENDING:
+                # Everything is still in the log, and the place up to which it is stored has not moved.
+                self.facts.note("too many records wait to be stored; the oldest are dropped from metrics.db, not from the log")
+                del self.pending[: MAX_PENDING // 2]
+            self.retry_at = time.monotonic() + RETRY_S
+            return
+        self.pending.clear()
+        self.judged.clear()
+        self.dirty = False
+
+    def close(self) -> None:
+        """Store the rest and close everything; gives unused space back."""
+        self.commit(at_last=True)
+        self.space.release()
+        self.history.close()
+        self.log.close()
+
+    def _restore(self) -> tuple[Mark, ...]:
+        data = self.history.load()
+        if data is None:
+            return ()
+        state: Any = decode_state(data)
+        self.monitor.restore(state["monitor"])
+        return tuple(Mark(*one) for one in state["marks"])
+
+    def _first_source(self) -> int:
+        """Return the number of the file that has the log's name now, for a rebuild: the newest one with a time mark."""
+        newest = max((one[:2] for one in self.facts.marks), default=(0, 0))
+        try:
+            shrunk = self.log_path.stat().st_size < newest[1]
+        except OSError:
+            shrunk = True
+        return newest[0] + 1 if shrunk and newest[1] > 0 else newest[0]
+
+    def _feed(self, source: int, offset: int, data: bytes) -> list[Verdict]:
+        """Feed bytes, cut where an earlier supervisor wrote a time mark or an attempt began."""
+        found: list[Verdict] = []
+        while data:
+            cut = len(data)
+            while self.bounds and self.bounds[0][:2] <= (source, offset):
+                found += self._take(self.monitor.flush(self.mark_at))
+                self.monitor.begin_attempt(self.bounds.popleft()[2])
+            while self.old_marks and self.old_marks[0][:2] <= (source, offset):
+                self.mark_at = self.old_marks.popleft()[2]
+            for place in (self.bounds, self.old_marks):
+                if place and place[0][0] == source:
+                    cut = min(cut, place[0][1] - offset)
+            if not self.old_marks:
+                self._mark(source, offset)
+            found += self._take(self.monitor.feed(data[:cut], self.mark_at, source, offset))
+            data = data[cut:]
+            offset += cut
+        self.dirty = True
+        return found
+
+    def _mark(self, source: int, offset: int) -> None:
+        now = time.time()
+        every = MARK_EVERY_S if self.monitor.meter.prints_dt else MARK_WITHOUT_DT_S
+        # The first mark of a source is what tells a rebuild how many there were.
+        if source > self.marked_source or not 0.0 <= now - self.mark_at < every:
+            self.mark_at = now
+            self.marked_source = max(source, self.marked_source)
+            self.facts.mark(source, offset, now)
+
+    def _take(self, outcome: Outcome) -> list[Verdict]:
+        self.pending += outcome.entries
+        # A fact stands as it was first written, also where its line is read again under a later time mark.
+        self.judged += map(self.facts.first, outcome.verdicts)
+        if outcome.entries:
+            self.dirty = True
+        return outcome.verdicts

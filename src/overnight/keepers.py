@@ -1,0 +1,70 @@
+"""Guard and shim as their supervisor sees them, and the tree below them: everything that belongs to the run.
+
+Whoever of the two is alive is the parent of whatever the training leaves behind. When both were killed, the run's mark in
+the environment of a process is what is left to find its tree by.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from overnight import clearing, processes
+from overnight.folder import RunFolder, boot_id, read_json
+from overnight.processes import Identity
+from overnight.clearing import Cleared, Found
+from overnight.waking import Wake
+
+
+def read_identity(value: object) -> Identity | None:
+    """Return the process a shim's file names; None if it names none."""
+    if not isinstance(value, dict) or "pid" not in value:
+        return None
+    return Identity(
+        pid=int(value["pid"]), start_ticks=int(value["start_ticks"]), boot_id=str(value.get("boot_id") or boot_id())
+    )
+
+
+class Keepers:
+    """Guard and shim of a run: whoever of them is alive is the parent of all that the training leaves behind."""
+
+    def __init__(self, folder: RunFolder, wake: Wake) -> None:
+        self.folder = folder
+        self.wake = wake
+        self.known: dict[str, Identity] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Read who keeps the run now."""
+        written = read_json(self.folder.shim_json) or {}
+        for role in ("guard", "shim"):
+            found = read_identity({"boot_id": written.get("boot_id"), **(written.get(role) or {})})
+            if found is not None:
+                self.known[role] = found
+                self.wake.watch_process(found)
+
+    def alive(self) -> dict[str, Identity]:
+        """Return the living ones by role."""
+        return {role: one for role, one in self.known.items() if processes.is_alive(one)}
+
+    def leftovers(self) -> tuple[Found, ...]:
+        """Return every living process of the run but guard, shim and ourselves."""
+        roots = [one.pid for one in self.alive().values()]
+        return clearing.leftovers(roots, keep=self._kept(), run_dir=None if roots else self.folder.path)
+
+    def kill_all(self) -> Cleared:
+        """Kill every process of the run but guard, shim and ourselves, until none is found."""
+        roots = [one.pid for one in self.alive().values()]
+        return clearing.kill_all(roots, keep=self._kept(), run_dir=None if roots else self.folder.path)
+
+    def _kept(self) -> set[int]:
+        return {os.getpid(), *(one.pid for one in self.known.values())}
+
+    def ask(self) -> None:
+        """Tell the one that forks that there is something to start."""
+        living = self.alive()
+        keeper = living.get("shim") or living.get("guard")
+        if keeper is not None:
+            processes.send(keeper.pid, keeper.start_ticks, signal.SIGUSR1)
+
+

@@ -1,0 +1,177 @@
+"""From settings to a placed run, with proof: the folder, the keepers in their own session, the command's process.
+
+``start`` returns once the command has been executed (or could not be); ``adopt`` gives a run whose keepers are all dead a
+supervisor that finds out the truth and writes it down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight import __version__
+from overnight.engines import Placement
+from overnight.engines.environment import clean_environment
+from overnight.engines.local import Local
+from overnight.errors import LaunchError, UsageError
+from overnight.folder import RunFolder, boot_id, check_name, machine_id, read_json, utc, write_json
+from overnight.snapshot import FORMAT
+from overnight.spec import RunSpec
+
+PLACED_WITHIN_S = 30.0
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has been placed: its folder, the command's pid (None if it could not be executed) and what it is."""
+
+    folder: RunFolder
+    pid: int | None
+    executable: str
+    log: str
+    session: int | None
+
+
+def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float = 2.0) -> Launched:
+    """Make the run's folder, place its keepers, and wait until the command lives (``settle_s`` more to see it die).
+
+    Raises UsageError if the name is taken or home cannot be written to, LaunchError if nothing could be placed.
+    """
+    folder = RunFolder(home / "runs" / check_name(spec.name))
+    environ = clean_environment(
+        dict(os.environ), prefix=Path(sys.prefix), base_prefix=Path(sys.base_prefix)
+    )
+    _make(folder, spec, origins)
+    try:
+        Local().start(Placement(run_dir=folder.path, supervisor_argv=tuple(supervisor_argv(folder)), env=environ))
+        started = _await_command(folder)
+    except BaseException:
+        if not _placed(folder):
+            _forget(folder)
+        raise
+    pid = None if started is None else int(started["pid"])
+    _settle(folder, settle_s)
+    session = None
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            session = os.getsid(pid)
+    return Launched(folder=folder, pid=pid, executable=spec.executable, log=spec.log, session=session)
+
+
+def adopt(folder: RunFolder) -> None:
+    """Start a supervisor for a run without keepers; it settles what happened, or watches a training that still lives."""
+    with folder.supervisor_log.open("ab") as log:
+        subprocess.Popen(
+            [*supervisor_argv(folder)[:-1], "--adopt", str(folder.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            env={**os.environ, "OVERNIGHT_ROLE": "supervisor"},
+        )
+
+
+def supervisor_argv(folder: RunFolder) -> list[str]:
+    """Return the command line of a run's supervisor; isolated, so that nothing of the user's can change it."""
+    return [sys.executable, "-I", "-m", "overnight.supervisor", str(folder.path)]
+
+
+def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
+    try:
+        folder.create()
+    except FileExistsError as error:
+        if not folder.path.is_dir() or error.filename != str(folder.path):
+            raise UsageError(f"{error.filename} is in the way: it is not a folder; move it or set OVERNIGHT_HOME") from error
+        raise UsageError(
+            f"the name {spec.name!r} is already used by a run in {folder.path}: choose another --name, "
+            f"or remove an ended run with `overnight clean {spec.name}`"
+        ) from error
+    except OSError as error:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise UsageError(
+            f"no run folder can be made in {folder.path.parent}: {error.strerror}; free some space, mend the "
+            f"permissions, or set OVERNIGHT_HOME to another folder"
+        ) from error
+    now = time.time()
+    try:
+        write_json(folder.run_json, _asked(spec, origins, now), fsync=True)
+        write_json(folder.status_json, _first_status(spec, now))
+    except OSError as error:
+        _forget(folder)
+        raise UsageError(f"{folder.path} cannot be written: {error.strerror}; free some space or set OVERNIGHT_HOME") from error
+
+
+def _asked(spec: RunSpec, origins: dict[str, str], now: float) -> dict[str, Any]:
+    try:
+        log_start = os.stat(spec.log).st_size
+    except OSError:
+        log_start = 0
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "name": spec.name,
+        "created_at": utc(now),
+        "epoch": now,
+        "boot_id": boot_id(),
+        "machine_id": machine_id(),
+        "host": os.uname().nodename,
+        "log_start": log_start,
+        "spec": msgspec.structs.asdict(spec),
+        "origins": origins,
+    }
+
+
+def _first_status(spec: RunSpec, now: float) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": spec.name,
+        "state": "pending",
+        "created_at": utc(now),
+        "updated_at": utc(now),
+        "log": spec.log,
+        "argv": list(spec.argv),
+        "verdicts": [],
+        "attempts": [],
+        "notes": [],
+    }
+
+
+def _await_command(folder: RunFolder) -> dict[str, Any] | None:
+    """Wait for the first attempt's process; None if it could not be executed."""
+    files = folder.attempt(1)
+    until = time.monotonic() + PLACED_WITHIN_S
+    while time.monotonic() < until:
+        started = read_json(files.started_json)
+        if started is not None or files.exit_json.exists():
+            return started
+        time.sleep(0.01)
+    said = ""
+    for log in (folder.supervisor_log, folder.shim_log):
+        with contextlib.suppress(OSError):
+            said = said or log.read_text(errors="replace").strip()[-500:]
+    raise LaunchError(f"the command was not started within {PLACED_WITHIN_S:g} s; see {folder.path}: {said or 'no reason given'}")
+
+
+def _settle(folder: RunFolder, settle_s: float) -> None:
+    """Give the command a moment to die, if it is going to; return early when it has."""
+    files = folder.attempt(1)
+    until = time.monotonic() + settle_s
+    while time.monotonic() < until and not files.exit_json.exists():
+        time.sleep(0.02)
+
+
+def _placed(folder: RunFolder) -> bool:
+    return folder.attempt(1).started_json.exists() or folder.attempt(1).exit_json.exists() or folder.shim_json.exists()
+
+
+def _forget(folder: RunFolder) -> None:
+    """Take back a folder in which nothing has ever run."""
+    shutil.rmtree(folder.path, ignore_errors=True)

@@ -1,0 +1,373 @@
+"""Records -> measures: tokens per second, TFLOP/s, MFU, loss average and time to go.
+
+A window of the last records for what is shown now, running sums for the whole run. No clock, no file, no process: the
+only times here are those printed in the log and the arrivals that come with each record. A figure that cannot be known
+is None, and ``Measure.unknown`` names what would make it known; no default stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from overnight.events import Measure, Record
+from overnight.flops import six_n, six_n_attention
+
+# Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line.
+_GAINS: Final = 21
+
+# A number this long is no step; it would fit neither into a float division nor into 64 bits of a snapshot.
+_STEP_LIMIT: Final = 2**53
+
+_SCALARS: Final = (
+    "records",
+    "segment",
+    "step",
+    "loss",
+    "highest_step",
+    "first_step",
+    "last_step",
+    "_rank",
+    "_previous_step",
+    "_anchor_step",
+    "_anchor_at",
+    "_arrival_dt_s",
+    "prints_dt",
+    "_sum_tokens",
+    "_sum_dt_s",
+    "_rates",
+    "_sum_inverse_rates",
+)
+
+_NEEDS_TOKENS: Final = "give --tokens-per-step or print tokens"
+_NEEDS_TIME: Final = "print dt, or wait for a second line with a higher step"
+_NEEDS_PARAMS: Final = "give --params"
+_NEEDS_PEAK: Final = "give --peak-tflops"
+_NEEDS_SHAPE: Final = "give --layers, --seq-len and --width"
+_NEEDS_PLAN: Final = "give --steps"
+_NEEDS_LINE: Final = "wait for a progress line"
+_NEEDS_STEP: Final = "print the step"
+_NEEDS_LOSS: Final = "print the loss"
+_NEEDS_FINITE: Final = "no finite loss in the window"
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a run before its first line. ``peak_flops`` is the dense peak of ONE device, in FLOP/s.
+
+    ``tokens_per_step`` counts the tokens of one optimizer step over all ``devices``; the sources say where a number
+    came from ("--params"), for whoever shows it. ``steps`` is the plan, and only the time to go depends on it.
+    """
+
+    params: int | None = None
+    params_source: str | None = None
+    tokens_per_step: float | None = None
+    peak_flops: float | None = None
+    peak_source: str | None = None
+    devices: int = 1
+    layers: int | None = None
+    seq_len: int | None = None
+    width: int | None = None
+    steps: int | None = None
+
+
+class Meter:
+    """Measures one run over all its attempts; ``add`` costs the same for the first record and the ten-millionth.
+
+    Measured are train records of the lowest rank seen in the attempt (no rank counts as rank 0) that are not glued: a
+    number that touches its neighbour may be wrong by a factor. Evaluations change nothing.
+
+    ``records`` counts them; ``step`` and ``loss`` are the latest printed; ``highest_step`` is of the whole run,
+    ``first_step`` and ``last_step`` of this attempt. ``segment`` rises whenever the step falls: the program
+    went back to an earlier point (or a new attempt began), the window is emptied and the sums go on.
+    """
+
+    __slots__ = (
+        "_anchor_at",
+        "_anchor_step",
+        "_arrival_dt_s",
+        "_attention",
+        "_capacity",
+        "_flops",
+        "_gains",
+        "_previous_step",
+        "_rank",
+        "_rates",
+        "_sum_dt_s",
+        "_sum_inverse_rates",
+        "_sum_tokens",
+        "_tokens_per_step",
+        "_window",
+        "figures",
+        "first_step",
+        "highest_step",
+        "last_step",
+        "loss",
+        "prints_dt",
+        "records",
+        "segment",
+        "step",
+    )
+
+    def __init__(self, figures: Figures, window: int = 10) -> None:
+        """Measure with ``figures`` over the last ``window`` records; ValueError if a window or devices is below 1."""
+        if window < 1 or figures.devices < 1:
+            message = f"window and devices must be at least 1, not {window} and {figures.devices}"
+            raise ValueError(message)
+        self.figures = figures
+        self._flops = six_n(figures.params)
+        self._attention = six_n_attention(figures.params, figures.layers, figures.seq_len, figures.width)
+        self._capacity = figures.devices * figures.peak_flops if figures.peak_flops else None
+        self._tokens_per_step = figures.tokens_per_step
+        # (dt in seconds, tokens of a step with known dt, printed rate of a step with neither, finite loss)
+        self._window: deque[tuple[float | None, float | None, float | None, float | None]] = deque(maxlen=window)
+        self._gains: deque[int] = deque(maxlen=_GAINS)
+        self.records = 0
+        self.segment = 0
+        self.step: int | None = None
+        self.loss: float | None = None
+        self.highest_step: int | None = None
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self._rank: int | None = None
+        self._previous_step: int | None = None
+        self._anchor_step = 0
+        self._anchor_at = 0.0
+        self._arrival_dt_s: float | None = None
+        self.prints_dt = False
+        self._sum_tokens = 0.0
+        self._sum_dt_s = 0.0
+        self._rates = 0
+        self._sum_inverse_rates = 0.0
+
+    def add(self, record: Record) -> None:
+        """Take in one record. Every statement here and in ``_pace`` runs once per log line of the night."""
+        if record.kind != "train" or record.glued:
+            return
+        rank = record.rank or 0
+        if rank != self._rank and not self._adopt(rank):
+            return
+        step = record.step
+        arrived_s = None
+        if step is not None and -_STEP_LIMIT < step < _STEP_LIMIT:
+            arrived_s = self._advance(step, record.at)
+        dt, tokens, rate = self._pace(record, arrived_s)
+        if dt is not None and tokens is not None:
+            self._sum_tokens += tokens
+            self._sum_dt_s += dt
+        loss = record.loss
+        if loss is not None:
+            self.loss = loss
+            if not -inf < loss < inf:
+                loss = None
+        self._window.append((dt, tokens, rate, loss))
+        self.records += 1
+
+    def _adopt(self, rank: int) -> bool:
+        """Say whether ``rank`` is to be measured from now on: it is the first seen, or lower than all seen so far."""
+        if self._rank is not None:
+            if rank > self._rank:
+                return False
+            # Another rank repeats the same steps: that is no new segment, but times between the two mean nothing.
+            self._window.clear()
+            self._previous_step = None
+        self._rank = rank
+        return True
+
+    def _advance(self, step: int, at: float) -> float | None:
+        """Note the step that was reached; return the seconds per step since the one before, by arrival."""
+        previous = self._previous_step
+        if previous is not None and step > previous:
+            self._gains.append(step - previous)
+            # Arrivals are known to a second or so: many records share one, and only the next mark tells how fast they came.
+            if at > self._anchor_at:
+                self._arrival_dt_s = (at - self._anchor_at) / (step - self._anchor_step)
+                self._anchor_step, self._anchor_at = step, at
+        elif previous is None or step < previous:
+            if previous is not None:
+                self.new_segment()
+            self._anchor_step, self._anchor_at, self._arrival_dt_s = step, at, None
+        arrived_s = self._arrival_dt_s
+        self._previous_step = self.step = self.last_step = step
+        if self.first_step is None:
+            self.first_step = step
+        if self.highest_step is None or step > self.highest_step:
+            self.highest_step = step
+        return arrived_s
+
+    def _pace(self, record: Record, arrived_s: float | None) -> tuple[float | None, float | None, float | None]:
+        """Return (dt, tokens, rate): seconds and tokens of the step, or if neither can be known the printed rate.
+
+        A printed dt leads, even where it is useless (0, NaN): then this record says nothing about time. Where none is
+        printed the arrival stands in for it, and a printed rate gives whichever of the two is missing.
+        """
+        printed = record.dt_s
+        self.prints_dt = printed is not None
+        dt = arrived_s if printed is None else printed
+        if dt is None or not 0 < dt < inf:
+            if printed is not None:
+                return None, None, None
+            dt = None
+        tokens = record.tokens
+        if tokens is None or not 0 < tokens < inf:
+            tokens = self._tokens_per_step
+        rate = record.tokens_per_s
+        if rate is None or (dt is not None and tokens is not None) or not 0 < rate < inf:
+            return dt, tokens if dt is not None else None, None
+        if dt is not None:
+            return dt, rate * dt, None
+        if tokens is not None:
+            return tokens / rate, tokens, None
+        self._rates += 1
+        self._sum_inverse_rates += 1 / rate
+        return None, None, rate
+
+    def new_segment(self) -> None:
+        """Begin a stretch of rising steps: the window is emptied, run sums and the learned interval stay."""
+        self.segment += 1
+        self._window.clear()
+        self._previous_step = None
+
+    def begin_attempt(self) -> None:
+        """Begin an attempt, and with it a segment; which ranks print is learned anew, for a restart may change it."""
+        self.new_segment()
+        self.first_step = None
+        self.last_step = None
+        self._rank = None
+
+    @property
+    def interval(self) -> int:
+        """Steps between two progress lines: the most common one of late (the smallest of several), 1 while unknown."""
+        gains = self._gains
+        return max(set(gains), key=lambda gain: (gains.count(gain), -gain), default=1)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds per step over the window; None while unknown."""
+        return self._rolling()[0]
+
+    @property
+    def impossible(self) -> bool:
+        """Say whether the 6N MFU of window or run is above 100%: then N, tokens, peak, devices or dt is wrong.
+
+        The figure itself is kept as computed; whoever shows it says that it cannot be.
+        """
+        if self._flops is None or self._capacity is None:
+            return False
+        rates = (self._rolling()[1], self._average())
+        return any(rate is not None and self._flops * rate > self._capacity for rate in rates)
+
+    def _rolling(self) -> tuple[float | None, float | None, float | None]:
+        """Return (dt, tokens per second, loss average) of the window, summed afresh so that no error piles up."""
+        times = [dt for dt, _, _, _ in self._window if dt is not None]
+        losses = [loss for _, _, _, loss in self._window if loss is not None]
+        both = [(dt, tokens) for dt, tokens, _, _ in self._window if dt is not None and tokens is not None]
+        rates = [rate for _, _, rate, _ in self._window if rate is not None]
+        speed = None
+        if both:
+            speed = sum(tokens for _, tokens in both) / sum(dt for dt, _ in both)
+        elif rates:
+            # Steps of equal size: tokens over time is the harmonic mean, not the mean of the rates.
+            speed = len(rates) / sum(1 / rate for rate in rates)
+        return _mean(times), speed, _mean(losses)
+
+    def _average(self) -> float | None:
+        """Return tokens per second of the whole run: all tokens over all step times; None before the first."""
+        if self._sum_dt_s > 0:
+            return self._sum_tokens / self._sum_dt_s
+        return self._rates / self._sum_inverse_rates if self._rates else None
+
+    def measure(self) -> Measure:
+        """Return every figure as of the last record, with a word for each one that is unknown."""
+        dt_s, speed, loss_avg = self._rolling()
+        average = self._average()
+        flops, attention, capacity = self._flops, self._attention, self._capacity
+        figures: dict[str, float | None] = {
+            "step": self.step,
+            "loss": self.loss,
+            "loss_avg": loss_avg,
+            "dt_s": dt_s,
+            "tokens_per_second": speed,
+            "tokens_per_second_avg": average,
+            "tflops": _product(flops, speed, self.figures.devices * 1e12),
+            "mfu": _product(flops, speed, capacity),
+            "mfu_avg": _product(flops, average, capacity),
+            "mfu_attention": _product(attention, speed, capacity),
+            "mfu_attention_avg": _product(attention, average, capacity),
+            "flops_per_token": flops,
+            "flops_per_token_attention": attention,
+            "eta_s": self._eta_s(dt_s),
+        }
+        unknown = {name: self._needs(name, figures) for name, value in figures.items() if value is None}
+        return msgspec.structs.replace(Measure(records=self.records, unknown=unknown), **figures)
+
+    def _eta_s(self, dt_s: float | None) -> float | None:
+        if self.figures.steps is None or self.step is None:
+            return None
+        left = self.figures.steps - self.step
+        if left <= 0:
+            return 0.0
+        return None if dt_s is None else left * dt_s
+
+    def _needs(self, name: str, figures: dict[str, float | None]) -> str:
+        """Return what would make the unknown figure ``name`` known."""
+        waits = _NEEDS_LINE if self.records == 0 else None
+        needs: list[str | None]
+        if name == "step":
+            needs = [waits or _NEEDS_STEP]
+        elif name == "loss":
+            needs = [waits or _NEEDS_LOSS]
+        elif name == "loss_avg":
+            needs = [waits or (_NEEDS_LOSS if figures["loss"] is None else _NEEDS_FINITE)]
+        elif name == "dt_s":
+            needs = [waits or _NEEDS_TIME]
+        elif name == "eta_s":
+            no_step = _NEEDS_STEP if figures["step"] is None else None
+            no_plan = _NEEDS_PLAN if self.figures.steps is None else None
+            needs = [no_plan, waits or no_step or self._needs_time(figures)]
+        else:
+            needs = [_NEEDS_PARAMS if self._flops is None and "tokens" not in name else None]
+            if "attention" in name and None in (self.figures.layers, self.figures.seq_len, self.figures.width):
+                needs.append(_NEEDS_SHAPE)
+            if "mfu" in name and self._capacity is None:
+                needs.append(_NEEDS_PEAK)
+            speed = figures["tokens_per_second_avg" if name.endswith("_avg") else "tokens_per_second"]
+            if "flops_per_token" not in name and speed is None:
+                needs.append(self._needs_speed(figures, waits))
+        return "; ".join(need for need in needs if need)
+
+    def _needs_time(self, figures: dict[str, float | None]) -> str | None:
+        return _NEEDS_TIME if figures["dt_s"] is None else None
+
+    def _needs_speed(self, figures: dict[str, float | None], waits: str | None) -> str:
+        no_tokens = None if self._tokens_per_step else _NEEDS_TOKENS
+        return "; ".join(need for need in (no_tokens, waits or self._needs_time(figures)) if need)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that was learned as builtins (msgpack or JSON with NaN); figures and window size are not in it."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in _SCALARS}
+        state["window"] = list(self._window)
+        state["gains"] = list(self._gains)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on exactly where ``snapshot`` was taken."""
+        for name in _SCALARS:
+            setattr(self, name, state[name])
+        self._window.clear()
+        self._window.extend((dt, tokens, rate, loss) for dt, tokens, rate, loss in state["window"])
+        self._gains.clear()
+        self._gains.extend(state["gains"])
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _product(flops: float | None, speed: float | None, capacity: float | None) -> float | None:
+    """Return flops * speed / capacity, None if one of them is unknown."""
+    if flops is None or speed is None or capacity is None:
+        return None
+    return flops * speed / capacity

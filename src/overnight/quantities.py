@@ -1,0 +1,111 @@
+"""What people write for a value, and what it means: durations, counts, numbers, choices, patterns.
+
+Each function takes what a flag (text) or a toml file (any type) holds and returns the value; ValueError refuses it. The
+sentence for the user is made by the caller, who knows the setting and where it was given. No file, clock or process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from decimal import Decimal, InvalidOperation
+
+UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+MULTIPLES = {"": 0, "K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII
+)
+_COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKMBGT]?)", re.ASCII)
+LARGEST = 10**18
+
+
+def number(raw: object) -> float:
+    """Return a finite number above zero."""
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise ValueError(raw)
+    value = float(raw)
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(raw)
+    return value
+
+
+def duration_s(raw: object) -> float:
+    """Return seconds above zero: 90s, 10m, 2h, 1h30m; a plain number is seconds already."""
+    if isinstance(raw, str) and (text := raw.strip().lower()) and text[-1] in UNITS_S:
+        parts = _DURATION.fullmatch(text)
+        if parts is None:
+            raise ValueError(raw)
+        return number(
+            sum(float(part) * unit for part, unit in zip(parts.groups(), UNITS_S.values(), strict=True) if part)
+        )
+    return number(raw)
+
+
+def count(raw: object) -> int:
+    """Return a whole number above zero: 124356864, 124_356_864, 124e6, 124M, 1.3B."""
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise ValueError(raw)
+    parts = _COUNT.fullmatch(str(raw).strip())
+    if parts is None:
+        raise ValueError(raw)
+    try:
+        value = Decimal(parts[1].replace(",", "").replace("_", "")).scaleb(MULTIPLES[parts[2].upper()])
+    except InvalidOperation as error:
+        raise ValueError(raw) from error
+    if not 0 < value <= LARGEST or value != value.to_integral_value():
+        raise ValueError(raw)
+    return int(value)
+
+
+def switch(raw: object) -> bool:
+    """Return a yes or no."""
+    if isinstance(raw, bool):
+        return raw
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    return known[str(raw).strip().lower()]
+
+
+def tokens(raw: object) -> float:
+    """Return a count as the float that the spec keeps."""
+    return float(count(raw))
+
+
+def text(raw: object) -> str:
+    """Return text that is not empty."""
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(raw)
+    return raw
+
+
+def path_text(raw: object) -> str:
+    """Return a path as it was given, ``~`` resolved."""
+    if not isinstance(raw, str) or not raw or "\0" in raw:
+        raise ValueError(raw)
+    return os.path.expanduser(raw)
+
+
+def pattern(raw: object) -> str:
+    """Return a regular expression that compiles and names at least one group."""
+    if not isinstance(raw, str):
+        raise ValueError(raw)
+    try:
+        groups = re.compile(raw).groupindex
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(raw) from error
+    if not groups:
+        raise ValueError(raw)
+    return raw
+
+
+class Choice:
+    """A word out of a few."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, raw: object) -> str:
+        """Return the word; ValueError for another one."""
+        if raw not in self.words:
+            raise ValueError(raw)
+        return str(raw)

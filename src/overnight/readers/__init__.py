@@ -1,0 +1,42 @@
+"""What a reader is: the contract that every shape of log is read by. No implementation may be listed here.
+
+A reader gets whole lines in the order they were written and returns records. It is a plain callable with a name:
+
+* ``None`` means "not mine": another reader may try;
+* an empty tuple means "mine, but it says nothing about a step" (the first half of a two-line record, for example);
+* otherwise the records of the line in the order they stand in it, with ``part`` 0, 1, ... when several were glued.
+
+A reader never raises, whatever the line holds; it never guesses: a value that cannot be read is None and the rest of
+the line is still read. Readers that join several lines keep what they need in ``snapshot``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from overnight.events import Record
+    from overnight.tail import Line
+
+
+class Reader(Protocol):
+    """One shape of log.
+
+    ``name`` is what stands in ``Record.reader``. ``always`` names the fields that every training record of this shape
+    carries, so that one which is missing them is a sign in itself.
+    """
+
+    name: str
+    always: frozenset[str]
+
+    def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
+        """Return the records of ``line``, which arrived at ``at`` (seconds since the epoch) from ``source``."""
+        ...
+
+    def snapshot(self) -> Any:
+        """Return what the next line depends on, as builtins that msgpack and JSON can carry; None when nothing."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on from what ``snapshot`` of a reader of the same kind returned."""
+        ...

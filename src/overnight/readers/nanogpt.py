@@ -1,0 +1,117 @@
+"""nanoGPT's lines: ``iter 5: loss 3.1484, time 14.01ms, mfu 0.01%`` and ``step 40: train loss 3.13, val loss 3.09``.
+
+Only the line is looked at: no state, no clock. ``step`` is nanoGPT's word for an evaluation, ``iter`` for an optimizer
+step; its ``mfu -100.00%`` of the first iterations means "unknown".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from overnight.events import Record
+from overnight.readers.fields import UNIT, field_of, field_value
+from overnight.readers.glue import Segment, segments, touches
+from overnight.readers.numbers import NUMBER, PLAIN, parse_number
+
+if TYPE_CHECKING:
+    from overnight.tail import Line
+
+_EXACT = re.compile(
+    rf"iter ([0-9]{{1,18}}): loss ({PLAIN}), time ([0-9]{{1,20}}+\.[0-9]{{1,20}}+)ms, mfu ({PLAIN})%"
+).fullmatch
+
+_MARK = re.compile(
+    r"iter[ ]{1,16}(?P<iter>[0-9]{1,18}):[ ]{1,16}loss(?=[ \d])"
+    r"|step[ ]{1,16}(?P<step>[0-9]{1,18}):[ ]{1,16}train loss(?=[ \d])"
+)
+_END = r"(?=[\s;|)]|,(?![0-9])|$)"
+_LOSS = re.compile(rf"[ ]{{1,8}}({NUMBER}){_END}")
+_FIELD = re.compile(
+    rf",[ ]{{0,8}}(?P<key>[A-Za-z_][A-Za-z0-9_/]{{0,63}}(?:[ ][A-Za-z_][A-Za-z0-9_/]{{0,63}})?)[ ]{{1,8}}"
+    rf"(?P<number>{NUMBER})(?P<unit>{UNIT})?{_END}"
+)
+
+
+class NanoGPT:
+    """Reads the training and evaluation lines of nanoGPT and of its children that add fields behind."""
+
+    name = "nanogpt"
+    always = frozenset({"step", "loss", "dt_s"})
+
+    def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
+        """Return the records of ``line``; None when it is not nanoGPT's."""
+        text, offset, cut = line
+        exact = _EXACT(text)
+        if exact is not None and not cut:
+            step, loss, time_ms, mfu = exact.groups()
+            return (
+                Record(
+                    reader="nanogpt",
+                    source=source,
+                    offset=offset,
+                    at=at,
+                    step=int(step),
+                    loss=float(loss),
+                    dt_s=float(time_ms + "e-3"),
+                    mfu=None if mfu[0] == "-" else float(mfu),
+                ),
+            )
+        if "loss" not in text:
+            return None
+        records: list[Record] = []
+        for segment in segments(text, _MARK.finditer(text)):
+            record = _read(segment, line, at, source, len(records))
+            if record is not None:
+                records.append(record)
+        return tuple(records) or None
+
+    def snapshot(self) -> None:
+        """Return None: a line needs no other line."""
+
+    def restore(self, state: Any) -> None:
+        """Nothing to restore."""
+
+
+def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Record | None:
+    """Return the record of one segment; None for a ``step`` line without a ``val loss``."""
+    text, mark = line.text, segment.mark
+    values: dict[str, float | None] = {}
+    extra: dict[str, float | str] = {}
+    found = _LOSS.match(text, mark.end(), segment.end)
+    loss = parse_number(found[1]) if found is not None else None
+    open_end: int | None = mark.end() if found is None else found.end()
+    for match in _FIELD.finditer(text, mark.end(), segment.end):
+        key, number, unit = match["key"], match["number"], match["unit"]
+        open_end = match.end() if unit is None else None
+        field = "dt_s" if key == "time" else field_of(key)
+        value = field_value(field, number, unit)
+        if not field or field == "rank":
+            extra.setdefault(key, f"{number}{unit}" if value is None else value)
+        else:
+            values.setdefault("dt_s" if field == "dt_ms" else field, value)
+    evaluating = mark["iter"] is None
+    if evaluating:
+        if "val_loss" not in values:
+            return None
+        if loss is not None:
+            extra["train_loss"] = loss
+        loss = values.pop("val_loss")
+    for other in {"loss", "train_loss", "val_loss"} & values.keys():
+        value = values.pop(other)
+        if value is not None:
+            extra[other] = value
+    return Record(
+        reader="nanogpt",
+        source=source,
+        offset=line.offset,
+        part=part,
+        at=at,
+        kind="eval" if evaluating else "train",
+        rank=segment.rank,
+        step=int(mark["iter"] or mark["step"]),
+        loss=loss,
+        extra=extra or None,
+        glued=open_end is not None and touches(text, open_end, segment, cut=line.cut),
+        **values,
+    )

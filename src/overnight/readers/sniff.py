@@ -1,0 +1,159 @@
+"""Which reader reads this log: all candidates from the first byte, the best so far counts, then one alone.
+
+No list of readers may enter here: the candidates come as an argument. No clock and no file either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overnight.events import Record
+    from overnight.readers import Reader
+    from overnight.tail import Line
+
+LOCK_AFTER_LINES = 200
+LOCK_AFTER_CREDIT = 5
+SWITCH_AFTER_CREDIT = 5
+
+
+class Sniffer:
+    """Offers each line to the candidates and returns the records of the most credible one.
+
+    Credit is given for a training record with a loss whose step rises, as the candidate itself counts. While nothing is
+    settled, a line that the best so far cannot read may still be told by one with as much credit, if its step is news.
+    After ``LOCK_AFTER_LINES`` lines the best one with at least ``LOCK_AFTER_CREDIT`` reads alone. Lines it cannot read
+    go on to be offered to the others; one of them takes over after ``SWITCH_AFTER_CREDIT`` credible records between
+    which the chosen one read nothing.
+    """
+
+    def __init__(self, candidates: Sequence[Reader]) -> None:
+        """Take the candidates in order of preference: of equals the first counts."""
+        self._candidates = [_Candidate(reader) for reader in candidates]
+        self._winner: _Candidate | None = None
+        self._lines = 0
+        self._told: int | None = None
+        self._rivals = False
+
+    @property
+    def chosen(self) -> str | None:
+        """The name of the reader that counts; None before any of them has read a credible record."""
+        best = self._winner or self._best()
+        return best.reader.name if best is not None and best.credit else None
+
+    def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...]:
+        """Return the records of ``line``, empty when it says nothing."""
+        if self._winner is None:
+            return self._compare(line, at, source)
+        records = self._winner.reader(line, at, source)
+        if records is None:
+            return self._challenge(line, at, source)
+        if self._rivals:
+            self._forget_rivals()
+        return records
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that decides about the next line, as builtins."""
+        return {
+            "lines": self._lines,
+            "told": self._told,
+            "rivals": self._rivals,
+            "winner": None if self._winner is None else self._winner.reader.name,
+            "candidates": [
+                [one.reader.name, one.credit, one.since, one.last_step, one.reader.snapshot()]
+                for one in self._candidates
+            ],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the snapshot of a sniffer with the same candidates; those it does not know start afresh."""
+        self._lines = state["lines"]
+        self._told = state["told"]
+        self._rivals = state["rivals"]
+        known = {one.reader.name: one for one in self._candidates}
+        for name, credit, since, last_step, inner in state["candidates"]:
+            one = known.get(name)
+            if one is not None:
+                one.credit, one.since, one.last_step = credit, since, last_step
+                one.reader.restore(inner)
+        self._winner = known.get(state["winner"])
+
+    def _compare(self, line: Line, at: float, source: int) -> tuple[Record, ...]:
+        """Nothing is settled: let all read, and return what the most credible one read."""
+        self._lines += 1
+        told: tuple[Record, ...] = ()
+        teller: _Candidate | None = None
+        for one in self._candidates:
+            records = one.reader(line, at, source)
+            if records is not None:
+                one.credit += one.judge(records)
+                if teller is None or one.credit > teller.credit:
+                    teller, told = one, records
+        best = self._best()
+        if best is not None and self._lines >= LOCK_AFTER_LINES and best.credit >= LOCK_AFTER_CREDIT:
+            self._winner = best
+        if teller is None or best is None:
+            return ()
+        if teller is not best and (teller.credit < best.credit or not self._is_news(told)):
+            return ()
+        self._note(told)
+        return told
+
+    def _challenge(self, line: Line, at: float, source: int) -> tuple[Record, ...]:
+        """Count the others that can read what the chosen one cannot, and let one take over that clearly leads."""
+        for one in self._candidates:
+            if one is self._winner:
+                continue
+            records = one.reader(line, at, source)
+            if records is None:
+                continue
+            one.since += one.judge(records)
+            self._rivals = True
+            if one.since >= SWITCH_AFTER_CREDIT:
+                one.credit += one.since
+                self._winner = one
+                self._forget_rivals()
+                return records
+        return ()
+
+    def _forget_rivals(self) -> None:
+        for one in self._candidates:
+            one.since = 0
+        self._rivals = False
+
+    def _is_news(self, records: tuple[Record, ...]) -> bool:
+        steps = [record.step for record in records if record.step is not None]
+        return self._told is None or not steps or max(steps) > self._told
+
+    def _note(self, records: tuple[Record, ...]) -> None:
+        for record in records:
+            if record.step is not None and record.kind == "train":
+                self._told = record.step
+
+    def _best(self) -> _Candidate | None:
+        """Return the candidate with the most credit, of equals the first."""
+        return max(self._candidates, key=lambda one: one.credit, default=None)
+
+
+class _Candidate:
+    """A reader and what speaks for it: ``credit`` in all, ``since`` while somebody else is chosen."""
+
+    __slots__ = ("credit", "last_step", "reader", "since")
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.credit = 0
+        self.since = 0
+        self.last_step: int | None = None
+
+    def judge(self, records: tuple[Record, ...]) -> int:
+        """Return how many of ``records`` are credible: a loss, and a step above the one before."""
+        credit = 0
+        for record in records:
+            if record.kind != "train" or record.loss is None or record.step is None:
+                continue
+            credit += self.last_step is None or record.step > self.last_step
+            self.last_step = record.step
+        return credit

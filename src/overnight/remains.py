@@ -1,0 +1,98 @@
+"""After the command has ended: what it left behind gets a little time, is asked, and is ended. Nothing of a run stays.
+
+Leftovers that do something (burn CPU, write a file) get longer than those that sleep; one whose file grows is a
+checkpoint writer and gets the grace. After the ladder's last rung nobody gets any time. ``clearing.py`` does the killing.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+
+from overnight import processes
+from overnight.clearing import Found
+from overnight.keepers import Keepers
+
+BUSY_S = 10.0
+IDLE_S = 4.0
+AFTER_STOP_S = 2.0
+TERM_S = 2.0
+LOOK_S = 0.25
+
+
+class Remains:
+    """What is left of one attempt's tree."""
+
+    def __init__(
+        self,
+        *,
+        keepers: Keepers,
+        grace_s: float,
+        stopped: bool,
+        killed: bool,
+        began: float,
+        say: Callable[..., None],
+    ) -> None:
+        self.keepers = keepers
+        self.grace_s = grace_s
+        self.idle_s = min(AFTER_STOP_S if stopped else IDLE_S, grace_s)
+        self.killed = killed
+        self.began = began
+        self.say = say
+        self.busy_at = began
+        self.looked_at = 0.0
+        self.work: dict[int, int] = {}
+        self.files: dict[str, int] = {}
+        self.saved_at: float | None = None
+        self.asked_at: float | None = None
+        self.removed: dict[int, str] = {}
+
+    def turn(self, now: float) -> bool:
+        """Take the next step; True when nothing is left."""
+        left = self.keepers.leftovers()
+        if not left:
+            if self.removed:
+                self.say("leftovers", count=len(self.removed), names=sorted(set(self.removed.values())))
+            return True
+        if self.killed:
+            self._end(left)
+        elif self.asked_at is not None:
+            if now - self.asked_at >= TERM_S:
+                self._end(left)
+        elif now - self.looked_at >= LOOK_S:
+            self.looked_at = now
+            self._look(left, now)
+            if self._patience_over(now):
+                self.asked_at = now
+                for one in left:
+                    self.removed[one.pid] = one.name
+                    processes.send(one.pid, one.start_ticks, signal.SIGTERM)
+        return False
+
+    def _patience_over(self, now: float) -> bool:
+        if self.saved_at is not None and now - self.saved_at < self.idle_s:
+            return now - self.began >= self.grace_s
+        if now - self.began >= BUSY_S:
+            return True
+        return now - self.busy_at >= self.idle_s
+
+    def _look(self, left: Sequence[Found], now: float) -> None:
+        work = {one.pid: _ticks(one.pid) for one in left}
+        if any(pid in self.work and done != self.work[pid] for pid, done in work.items()):
+            self.busy_at = now
+        self.work = work
+        files = processes.writable_files({one.pid for one in left})
+        if any(size > self.files.get(path, size) for path, size in files.items()):
+            self.saved_at = now
+        self.files = files
+
+    def _end(self, left: Sequence[Found]) -> None:
+        for one in left:
+            self.removed.setdefault(one.pid, one.name)
+        self.keepers.kill_all()
+
+
+def _ticks(pid: int) -> int:
+    """Return the CPU time a process has used, in clock ticks."""
+    fields = (processes.read_proc(pid, "stat") or b"").rpartition(b")")[2].split()
+    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0

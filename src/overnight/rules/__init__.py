@@ -1,0 +1,100 @@
+"""What a rule is: a small frozen object that looks at one record, or at the time, and says what it found.
+
+One file per family of illness beside this one; no list of them here. No clock, file or process. A rule keeps nothing in
+itself: what it must remember stands in a flat dict of numbers, strings and flags that the caller keeps and saves.
+
+How the caller treats memories: a record rule's starts anew (``fresh()``) with each segment, a time rule's lives as long
+as the run, for a limit on the whole run must not be announced again because the training went back a step. The meter
+sees a record before the rules do, so that the first record of a segment is judged with a new memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from overnight.events import Record, RuleAction, Severity, Verdict
+
+Memory = dict[str, Any]
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a time rule may know: seconds active (all attempts), of the last save, of a step; ``at`` since the epoch."""
+
+    active_s: float
+    save_s: float | None = None
+    step_s: float | None = None
+    at: float = 0.0
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """What every rule has: ``name`` is also the cause of a run it ends, ``action`` what its main finding asks for."""
+
+    @property
+    def name(self) -> str:
+        """Return the rule's name in settings, verdicts and causes."""
+
+    @property
+    def action(self) -> RuleAction:
+        """Return the action of the rule's main finding."""
+
+    def fresh(self) -> Memory:
+        """Return an empty memory: one level of numbers, strings and flags, so that a shallow copy is a copy."""
+
+
+@runtime_checkable
+class RecordRule(Rule, Protocol):
+    """Judges records one by one; called for every record of every rank, glued ones and evaluations included."""
+
+    def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
+        """Return what was found on this very record, None for nothing; ``memory`` is changed in place."""
+
+
+@runtime_checkable
+class TimeRule(Rule, Protocol):
+    """Judges the passing of time; asked at every turn of the loop."""
+
+    def on_time(self, moment: Moment, memory: Memory, /) -> Verdict | None:
+        """Return what was found at this moment, None for nothing; ``memory`` is changed in place."""
+
+    def due_s(self, moment: Moment, memory: Memory | None = None, /) -> float:
+        """Return the seconds from ``moment`` until ``on_time`` has to be asked at the latest; infinite for never.
+
+        With its memory a rule that has told all it had to tell says "never", so that nobody wakes for it again.
+        """
+
+
+def milder(action: RuleAction) -> RuleAction:
+    """Return the action for a finding that must not end a run: an alert, but never more than ``action`` itself."""
+    return "note" if action == "note" else "alert"
+
+
+def on_record(
+    rule: Rule, record: Record, text: str, *, severity: Severity, action: RuleAction, evidence: dict[str, Any]
+) -> Verdict:
+    """Return a verdict that points at the line ``record`` came from; its ``attempt`` is the caller's to fill in."""
+    return Verdict(
+        rule=rule.name,
+        severity=severity,
+        action=action,
+        text=text,
+        step=record.step,
+        at=record.at,
+        source=record.source,
+        offset=record.offset,
+        part=record.part,
+        evidence=evidence,
+    )
+
+
+def where(record: Record) -> str:
+    """Return the end of a sentence: "at step 21"."""
+    return "on a line without a step" if record.step is None else f"at step {record.step}"
+
+
+def spoken(value: float) -> str:
+    """Return a number for a sentence: 25.0 -> "25", 3.14159265 -> "3.14159", NaN -> "NaN"."""
+    return "NaN" if math.isnan(value) else f"{value:.6g}"

@@ -1,0 +1,142 @@
+"""Notices the checkpoints that a training writes, and measures how long a save takes, from outside and without a library.
+
+A file counts as a checkpoint by its name or by the name of its folder; how good it is inside is not looked at here. A save
+is measured twice and the larger figure counts: from the first file created to the last one closed or renamed, and, since
+a program may be busy long before it opens a file, by the silence in the log around it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from inotify_simple import INotify, flags
+
+MAX_FOLDERS = 256
+MAX_ENTRIES = 4000
+MAX_DEPTH = 3
+QUIET_S = 1.0
+
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "runs", "venv", "env", "proc", "sys"})
+FILE = re.compile(
+    r"\.(pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|h5|hdf5|keras|msgpack|distcp|orbax|params|weights|index|model|tar)(\.|$)"
+    r"|ckpt|checkpoint",
+    re.IGNORECASE,
+)
+PLACE = re.compile(r"ckpt|checkpoint|^step|^epoch|^iter|global_step", re.IGNORECASE)
+UNFINISHED = re.compile(r"^\.|\.tmp$|\.part$|\.incomplete$|~$|^tmp|\.tmp\.", re.IGNORECASE)
+NUMBER = re.compile(r"\d+")
+
+
+class Save(NamedTuple):
+    """One finished save: its path (the folder where the checkpoint is one), the step in its name, seconds it took."""
+
+    path: str
+    step: int | None
+    seconds: float
+    began: float
+    ended: float
+
+
+class Saves:
+    """Watches the folder of the checkpoints (or the working folder) a few levels deep."""
+
+    def __init__(self, root: Path, *, skip: tuple[Path, ...] = ()) -> None:
+        self.inotify = INotify()
+        self.skip = {str(path) for path in skip}
+        self.folders: dict[int, tuple[str, int]] = {}
+        self.entries = 0
+        self.began: float | None = None
+        self.ended: float | None = None
+        self.path: str | None = None
+        self.open = 0
+        self.root = str(root)
+        self._watch(self.root, 0)
+
+    def look(self, now: float) -> Save | None:
+        """Take in what happened to the watched folders; return a save once it has been over for a second."""
+        for event in self.inotify.read(timeout=0):
+            if event.mask & flags.IGNORED:  # the folder is gone, its watch is free again
+                self.folders.pop(event.wd, None)
+                continue
+            place = self.folders.get(event.wd)
+            if place is None:
+                continue
+            folder, depth = place
+            path = f"{folder}/{event.name}"
+            if event.mask & flags.ISDIR:
+                self._folder(path, depth, event.mask, now)
+            elif FILE.search(event.name) or PLACE.search(os.path.basename(folder)):
+                self._file(path, event.mask, now)
+        return self._finished(now)
+
+    def next_look_s(self, now: float) -> float | None:
+        """Return when ``look`` wants to be called though nothing happens; None if it does not."""
+        return None if self.ended is None else max(0.01, self.ended + QUIET_S - now)
+
+    def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
+        if depth + 1 <= MAX_DEPTH:
+            self._watch(path, depth + 1)
+        if PLACE.search(os.path.basename(path)):
+            if mask & flags.MOVED_TO:
+                self._file(path, mask, now)
+            elif self.began is None:
+                self.began = now
+
+    def _file(self, path: str, mask: int, now: float) -> None:
+        if self.began is None:
+            self.began = now
+        if mask & (flags.CLOSE_WRITE | flags.MOVED_TO):
+            self.ended = now
+            final = self._final(path)
+            if final is not None:
+                self.path = final
+        else:
+            self.ended = None  # another file of the same save was begun
+
+    def _final(self, path: str) -> str | None:
+        """Return the checkpoint that a file belongs to; None while its name says that it is unfinished."""
+        folder, name = os.path.split(path)
+        parts = [*os.path.relpath(folder, self.root).split("/"), name]
+        if any(UNFINISHED.search(part) for part in parts if part != "."):
+            return None
+        if folder != self.root and PLACE.search(os.path.basename(folder)) and NUMBER.search(os.path.basename(folder)):
+            return folder
+        return path
+
+    def _finished(self, now: float) -> Save | None:
+        if self.began is None or self.ended is None or now - self.ended < QUIET_S:
+            return None
+        began, ended, path = self.began, self.ended, self.path
+        self.began = self.ended = self.path = None
+        if path is None:
+            return None
+        numbers = NUMBER.findall(os.path.basename(path))
+        return Save(path, int(numbers[-1]) if numbers else None, ended - began, began, ended)
+
+    def _watch(self, path: str, depth: int) -> None:
+        name = os.path.basename(path)
+        hidden = depth > 0 and name.startswith(".") and not name.startswith(".tmp")
+        if path in self.skip or hidden or (depth > 0 and name in SKIPPED) or len(self.folders) >= MAX_FOLDERS:
+            return
+        try:
+            mask = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
+            self.folders[self.inotify.add_watch(path, mask)] = (path, depth)
+            if depth >= MAX_DEPTH:
+                return
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    self.entries += 1
+                    if self.entries > MAX_ENTRIES:
+                        return
+                    if entry.is_dir(follow_symlinks=False):
+                        self._watch(entry.path, depth + 1)
+        except OSError:
+            return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
+
+
+def silence_s(*, gap_s: float, steps: int, step_s: float | None) -> float:
+    """Return how much of a gap between two records was not spent stepping."""
+    return max(0.0, gap_s - steps * (step_s or 0.0))

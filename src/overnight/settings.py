@@ -1,0 +1,362 @@
+"""From flags, environment and files to one frozen RunSpec, and where each value came from.
+
+Nothing is started or written here; files are only read, to learn what is asked and whether it can be done. A refusal
+is one sentence that names the setting, where it was given and what is accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import random
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from overnight.errors import UsageError
+from overnight.folder import check_name
+from overnight.options import ACTIONS, BY_NAME, NOT_SETTINGS, RULES, SETTINGS, TABLES
+from overnight.quantities import duration_s
+from overnight.spec import RunSpec
+
+DERIVED_MAX_LOSS = 20.0
+"""What the divergence rule takes for a language model when nothing was asked (``wiring`` derives it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """The spec, where every setting came from, what only ``run`` itself needs, and warnings worth a line on stderr."""
+
+    spec: RunSpec
+    origins: dict[str, str]
+    settle_s: float
+    warnings: tuple[str, ...]
+    values: dict[str, Any]
+
+
+def resolve(
+    flags: Mapping[str, object],
+    argv: Sequence[str],
+    *,
+    home: str | Path,
+    environ: Mapping[str, str] = os.environ,
+    cwd: str | Path | None = None,
+) -> Resolved:
+    """Return one frozen spec from flags > environment > project file > user file > defaults.
+
+    ``flags`` maps setting names to raw values (None: not given; "action": a list of RULE=ACTION). ``argv`` may be empty
+    when only the settings are to be shown. UsageError, one sentence, for anything that cannot be done as asked.
+    """
+    here = str(cwd) if cwd is not None else os.getcwd()
+    warnings: list[str] = []
+    asked: dict[str, tuple[object, str]] = {}
+    for layer in (_user_file(environ), _project_file(here, warnings), _environment(environ, warnings), _flags(flags)):
+        asked.update(layer)
+    values, origins = _parse(asked)
+    _reconcile(values, origins)
+    _place(values, origins, str(home), here)
+    for position, word in enumerate((*argv, here, values["log"], values["checkpoints"] or "")):
+        _check_text(word, position, len(argv))
+    spec = RunSpec(
+        argv=tuple(argv),
+        executable=find_executable(argv[0], environ.get("PATH"), here) if argv else "",
+        cwd=here,
+        actions={rule: values[f"action_{rule}"] for rule in RULES if values[f"action_{rule}"] is not None},
+        grace_s=values["grace"],
+        grace_max_s=values["grace_max"],
+        **{key: values[key] for key in RunSpec.__struct_fields__ if key in values},
+    )
+    return Resolved(spec=spec, origins=origins, settle_s=values["settle"], warnings=tuple(warnings), values=values)
+
+
+def explain(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
+    """Yield (setting, value, origin) for every setting, for ``run --explain``."""
+    for setting in SETTINGS:
+        value, origin = resolved.values[setting.name], resolved.origins[setting.name]
+        shown = "unknown" if value is None else f"{value:g} s" if setting.parse is duration_s else str(value)
+        if value is None and setting.name.startswith("action_"):
+            shown = "the rule's own"
+        if value is None and setting.name == "max_loss":
+            shown = "none"
+            if resolved.spec.vocab_size is not None or resolved.spec.tokens_per_step is not None:
+                shown = f"{DERIVED_MAX_LOSS:g} (a language model: --vocab-size or --tokens-per-step is given)"
+        if value is None and setting.name == "max_hours":
+            shown = "none"
+        yield setting.name.replace("_", "-"), shown, origin
+
+
+# -- the layers, each setting name -> (raw value, origin) ------------------------------------------------------------
+
+Layer = dict[str, tuple[object, str]]
+
+
+def _flags(flags: Mapping[str, object]) -> Layer:
+    found: Layer = {}
+    for name, raw in flags.items():
+        if raw is None:
+            continue
+        if name == "action":
+            found.update(_action_words(raw, "flag --action"))
+        else:
+            found[name] = (raw, f"flag {BY_NAME[name].flag}")
+    return found
+
+
+def _environment(environ: Mapping[str, str], warnings: list[str]) -> Layer:
+    found: Layer = {}
+    for full in sorted(environ):
+        short = full.removeprefix("OVERNIGHT_")
+        if short == full or short in NOT_SETTINGS or not environ[full]:
+            continue
+        if short == "ACTION":
+            found.update(_action_words(environ[full].split(","), full))
+        elif short.lower() in BY_NAME and short.isupper():
+            found[short.lower()] = (environ[full], full)
+        else:
+            near = _near(short.lower(), BY_NAME)
+            hint = f"; did you mean OVERNIGHT_{near.upper()}?" if near else ""
+            warnings.append(f"{full} is no setting and is ignored{hint}")
+    return found
+
+
+def _project_file(here: str, warnings: list[str]) -> Layer:
+    own, shared = os.path.join(here, "overnight.toml"), os.path.join(here, "pyproject.toml")
+    table = _load(own)
+    text = _text(shared)
+    # Somebody's pyproject.toml that does not speak of us is none of our business, not even when it is broken.
+    tool = _load(shared).get("tool") if text is not None and b"overnight" in text else None
+    ours = tool.get("overnight") if isinstance(tool, dict) else None
+    if os.path.lexists(own):
+        if ours is not None:
+            warnings.append(f"[tool.overnight] in {shared} is not read: {own} comes first")
+        return _file_layer(table, own)
+    if ours is None:
+        return {}
+    if not isinstance(ours, dict):
+        raise UsageError(f"tool.overnight in {shared} must be a table")
+    return _file_layer(ours, shared)
+
+
+def _user_file(environ: Mapping[str, str]) -> Layer:
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    path = os.path.join(base, "overnight", "config.toml")
+    return _file_layer(_load(path), path)
+
+
+def _text(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _load(path: str) -> dict[str, Any]:
+    text = _text(path)
+    if text is None:
+        return {}
+    try:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def _file_layer(table: dict[str, Any], path: str) -> Layer:
+    found: Layer = {}
+
+    def put(name: str, key: str, raw: object) -> None:
+        if name in found:
+            raise UsageError(f"{key} is given twice in {path}; keep one of the two")
+        found[name] = (raw, path)
+
+    for key, raw in table.items():
+        name = key.replace("-", "_")
+        if name == "rules":
+            for target, spelled, value in _rule_tables(raw, path):
+                put(target, spelled, value)
+        elif name == "action":
+            for target, (value, _) in _action_words(raw, path).items():
+                put(target, key, value)
+        elif name in BY_NAME:
+            put(name, key, raw)
+        else:
+            raise UsageError(_unknown(key, path, [*BY_NAME, "rules", "action"], name))
+    return found
+
+
+def _rule_tables(raw: object, path: str) -> Iterator[tuple[str, str, object]]:
+    if not isinstance(raw, dict):
+        raise UsageError(f"rules in {path} must be tables such as [rules.nonfinite]")
+    for rule, table in raw.items():
+        name = rule.replace("-", "_")
+        if name not in TABLES:
+            raise UsageError(_unknown(f"rules.{rule}", path, [f"rules.{one}" for one in TABLES], f"rules.{name}"))
+        if not isinstance(table, dict):
+            raise UsageError(f"rules.{rule} in {path} must be a table [rules.{rule}]")
+        for key, value in table.items():
+            target = TABLES[name].get(key.replace("-", "_"))
+            if target is None:
+                raise UsageError(_unknown(f"rules.{rule}.{key}", path, [f"rules.{rule}.{one}" for one in TABLES[name]]))
+            yield target, f"rules.{rule}.{key}", value
+
+
+def _unknown(key: str, path: str, known: Sequence[str], wanted: str | None = None) -> str:
+    near = _near(wanted or key, known)
+    hint = f"did you mean {near}?" if near else "`overnight run --help` lists the settings"
+    return f"{key} in {path} is no setting; {hint}"
+
+
+def _near(word: str, known: Sequence[str] | Mapping[str, object]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+
+
+def _action_words(raw: object, origin: str) -> Layer:
+    words = [raw] if isinstance(raw, str) else raw
+    if not isinstance(words, (list, tuple)):
+        raise UsageError(f"action ({origin}) must be RULE=ACTION such as nonfinite=stop")
+    found: Layer = {}
+    for word in words:
+        rule, equals, action = str(word).strip().partition("=")
+        name = rule.strip().replace("-", "_")
+        if not equals or name not in RULES or action.strip() not in ACTIONS:
+            raise UsageError(
+                f"action {str(word)!r} ({origin}) is not RULE=ACTION: rules are {', '.join(RULES)}; "
+                f"actions are {', '.join(ACTIONS)}"
+            )
+        found[f"action_{name}"] = (action.strip(), origin)
+    return found
+
+
+# -- from raw values to values ---------------------------------------------------------------------------------------
+
+
+def _parse(asked: Layer) -> tuple[dict[str, Any], dict[str, str]]:
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting in SETTINGS:
+        if setting.name not in asked:
+            values[setting.name], origins[setting.name] = setting.default, "default"
+            continue
+        raw, origin = asked[setting.name]
+        try:
+            values[setting.name] = setting.parse(raw)
+        except (ValueError, KeyError, OverflowError) as error:
+            shown = raw if isinstance(raw, str) else repr(raw)
+            raise UsageError(f"{setting.label} cannot be {shown!r} ({origin}): give {setting.wants}") from error
+        origins[setting.name] = origin
+    return values, origins
+
+
+def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Bring settings in line that only make sense together."""
+    if values["grace"] <= values["grace_max"]:
+        return
+    if origins["grace_max"] == "default":
+        values["grace_max"], origins["grace_max"] = values["grace"], "as long as grace"
+        return
+    raise UsageError(
+        f"grace ({values['grace']:g} s, {origins['grace']}) is longer than grace-max "
+        f"({values['grace_max']:g} s, {origins['grace_max']}); lower the one or raise the other"
+    )
+
+
+def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str) -> None:
+    """Fill in what has to be a place on this machine: name, log, checkpoints."""
+    if values["name"] is None:
+        values["name"], origins["name"] = made_up_name(home), "made up"
+    check_name(values["name"])
+    if values["log"] is None:
+        values["log"] = os.path.join(home, "runs", values["name"], "output.log")
+    else:
+        values["log"] = checked_log(os.path.join(here, values["log"]), origins["log"])
+    if values["checkpoints"] is not None:
+        folder = os.path.join(here, values["checkpoints"])
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise UsageError(f"checkpoints ({origins['checkpoints']}): {folder} is not a folder")
+        values["checkpoints"] = os.path.normpath(folder)
+
+
+def made_up_name(home: str) -> str:
+    """Return a name that no run in ``home`` has."""
+    while True:
+        words = random.choice(ADJECTIVES), random.choice(NOUNS)  # noqa: S311 - no secret
+        name = f"{words[0]}-{words[1]}-{random.randrange(100):02d}"  # noqa: S311
+        if not os.path.lexists(os.path.join(home, "runs", name)):
+            return name
+
+
+ADJECTIVES = (  # noqa: SIM905 - fifty lines of a list would say no more
+    "amber bold brave brisk calm clear cool crisp dusky early fair gentle golden grand keen kind late lively lucky "
+    "mellow mild neat noble pale patient plain proud quick quiet rapid ready serene sharp silent silver slow soft "
+    "solid steady still sunny swift tidy vast warm wide wise young"
+).split()
+NOUNS = (  # noqa: SIM905
+    "acorn badger beacon birch brook cedar cliff comet coral crane delta dune eagle ember falcon fern fjord glade "
+    "grove harbor hawk heron hill island juniper lagoon lake lantern lark maple marsh meadow moon moss oak orchard "
+    "otter owl pebble pine pond raven reef ridge river robin shore spruce star stone stream summit tern tide valley "
+    "willow wren"
+).split()
+
+
+# -- what has to exist on this machine -------------------------------------------------------------------------------
+
+
+def find_executable(command: str, path: str | None, here: str) -> str:
+    """Return the absolute path of ``command`` as a shell with this PATH would find it; UsageError if it cannot run."""
+    blocked = None
+    if "/" in command:
+        places, looked = [os.path.join(here, command)], f"looked for {os.path.join(here, command)}"
+    else:
+        folders = (os.defpath if path is None else path).split(os.pathsep)
+        places = [os.path.join(here, folder, command) for folder in folders] if command else []
+        looked = "looked in PATH"
+    for place in places:
+        try:
+            mode = os.stat(place).st_mode
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(mode) and os.access(place, os.X_OK):
+            return place
+        blocked = blocked or (place, stat.S_ISDIR(mode))
+    if blocked is None or ("/" not in command and blocked[1]):
+        raise UsageError(f"command not found: {command} ({looked})")
+    if blocked[1]:
+        raise UsageError(f"not executable: {command} is a directory")
+    raise UsageError(f"not executable: {command} (chmod +x {blocked[0]}, or run it with its interpreter)")
+
+
+def checked_log(path: str, origin: str) -> str:
+    """Return ``path`` made plain if a log may be appended there; UsageError for anything but a regular file."""
+    where = f"log ({origin}): {path}"
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        parent = os.path.dirname(os.path.realpath(path))
+        if path.endswith("/") or not os.path.isdir(parent):
+            raise UsageError(f"{where} cannot be made: {parent} is not a folder; make it first") from None
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"{where} cannot be made: {parent} is not writable") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{where} cannot be used: {error}") from error
+    else:
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{where} is not a regular file; a log must be one (or not exist yet)")
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{where} is not writable")
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def _check_text(word: str, position: int, words: int) -> None:
+    what = f"word {position + 1} of the command" if position < words else "a path of the run"
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} is not valid UTF-8 ({word!r}); rename it, the run folder could not hold it"
+        ) from error
+    if "\0" in word:
+        raise UsageError(f"{what} holds a NUL byte")

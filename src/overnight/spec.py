@@ -1,0 +1,48 @@
+"""What was asked of a run: one frozen value, written once into run.json and read by everybody after that.
+
+Only fields and their defaults live here; where a value came from (flag, environment, file) is ``settings.py``'s work.
+Unknown is None. Names carry their units.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+StopSignal = Literal["auto", "int", "term"]
+NonfiniteSignal = Literal["auto", "int", "term", "kill"]
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides how a run is placed, read, measured, judged and ended."""
+
+    name: str
+    argv: tuple[str, ...]
+    executable: str
+    cwd: str
+    log: str
+    # how it is ended
+    grace_s: float = 60.0
+    grace_max_s: float = 1800.0
+    stop_signal: StopSignal = "auto"
+    nonfinite_signal: NonfiniteSignal = "auto"
+    # how it is read
+    pattern: str | None = None
+    line_buffered: bool = False
+    # how it is measured
+    window: int = 10
+    steps: int | None = None
+    params: int | None = None
+    tokens_per_step: float | None = None
+    peak_tflops: float | None = None
+    devices: int = 1
+    layers: int | None = None
+    seq_len: int | None = None
+    width: int | None = None
+    vocab_size: int | None = None
+    # how it is judged: an action per rule where it differs from the rule's own default, and named parameters
+    max_loss: float | None = None
+    max_hours: float | None = None
+    actions: dict[str, str] = {}
+    checkpoints: str | None = None

@@ -1,0 +1,277 @@
+"""Carries a stop out on real processes: freeze the shells, signal the training, climb the ladder, say which rung worked.
+
+Every step is written to stop.json before (or, for the signal itself, right after) it is taken, so that a supervisor
+killed in the middle of a stop is followed by one that goes on with it, and no script gets its signal twice. What to do
+next is decided in ``ladder.py``; here it is only done.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from overnight import processes, targets
+from overnight.events import StopOrder
+from overnight.folder import AttemptFolder, write_json
+from overnight.keepers import Keepers
+from overnight.ladder import Ladder, Look
+from overnight.processes import Identity
+from overnight.spec import RunSpec
+
+LAUNCHER_PATIENCE_S = 0.7
+"""A launcher that outlives its training this long may be starting it again: torchrun --max-restarts does."""
+
+TRAP_PATIENCE_S = 10.0
+"""A shell with a trap of its own for SIGTERM is given this long to run it."""
+
+FILES_EVERY_S = 0.5
+
+OTHER = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGINT}
+
+Say = Callable[..., None]
+
+
+def boot_clock() -> float:
+    """Return seconds since boot, suspended time included; no jump of the wall clock moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def send(who: Identity, number: int) -> bool:
+    """Send a signal to exactly this process; False if it is gone."""
+    return processes.send(who.pid, who.start_ticks, number)
+
+
+class Stopping:
+    """One stop of one attempt, from the order to the moment when command and training processes are gone."""
+
+    def __init__(
+        self, *, spec: RunSpec, attempt: AttemptFolder, command: Identity, keepers: Keepers, say: Say
+    ) -> None:
+        self.spec = spec
+        self.attempt = attempt
+        self.command = command
+        self.keepers = keepers
+        self.say = say
+        self.order: StopOrder | None = None
+        self.ladder = Ladder(began=boot_clock(), grace_s=spec.grace_s, grace_max_s=spec.grace_max_s)
+        self.targets: list[Identity] = []
+        self.frozen: list[Identity] = []
+        self.signal = 0
+        self.signalled = False
+        self.targets_gone_at: float | None = None
+        self.shells_told_at: float | None = None
+        self.command_told_at: float | None = None
+        self.files: dict[str, int] = {}
+        self.files_seen_at = 0.0
+        self.file_grew_at: float | None = None
+
+    # -- the order ---------------------------------------------------------------------------------------------------
+
+    def begin(self, order: StopOrder) -> None:
+        """Write the order down, freeze the shells on the path, send the first signal."""
+        self.order = order
+        self._write()  # save: false must be readable before the signal arrives
+        found = targets.find_targets(self.command.pid)
+        self.targets = _identities(found.pids) or [self.command]
+        self.frozen = _identities(found.shells)
+        self.signal = self._first_signal()
+        self._write()
+        if order.now or self.signal == signal.SIGKILL:
+            self.ladder = self.ladder.urged(at_once=True)
+            self.say("stopping", cause=order.cause, save=order.save, signal="SIGKILL", pids=[self.command.pid])
+            self._climb(0.0)
+            return
+        self._freeze()
+        for target in self.targets:
+            send(target, self.signal)
+        self.signalled = True
+        self._write()
+        self.say(
+            "stopping",
+            cause=order.cause,
+            save=order.save,
+            signal=signal.Signals(self.signal).name,
+            pids=[target.pid for target in self.targets],
+            frozen=[shell.pid for shell in self.frozen],
+        )
+
+    def resume(self, written: dict[str, Any]) -> None:
+        """Go on with a stop that an earlier supervisor began; ``written`` is what its stop.json says."""
+        self.order = StopOrder(
+            cause=str(written["cause"]),
+            save=bool(written["save"]),
+            at=float(written.get("epoch") or 0.0),
+            text=str(written.get("text") or ""),
+            now=bool(written.get("now")),
+        )
+        if not written.get("signalled"):
+            self.thaw(_read_identities(written.get("frozen")))
+            self.begin(self.order)
+            return
+        self.signal = int(written.get("signal") or signal.SIGINT)
+        self.signalled = True
+        self.targets = _read_identities(written.get("targets"))
+        self.frozen = _read_identities(written.get("frozen"))
+        self.ladder = Ladder(
+            began=float(written["began"]),
+            grace_s=self.spec.grace_s,
+            grace_max_s=self.spec.grace_max_s,
+            rung=written.get("rung", "asked"),
+        )
+
+    def reorder(self, order: StopOrder) -> None:
+        """Change what is asked of the script while the ladder goes on."""
+        self.order = order
+        self._write()
+
+    def urge(self, *, at_once: bool) -> None:
+        """The user asks again: one rung up, or everything at once."""
+        self.ladder = self.ladder.urged(at_once=at_once)
+
+    # -- one turn ----------------------------------------------------------------------------------------------------
+
+    def turn(self, log_grew_at: float | None) -> bool:
+        """Take the next step if it is time for one; True when nothing of command and training is left."""
+        now = boot_clock()
+        alive = [target for target in self.targets if processes.is_alive(target)]
+        command_alive = processes.is_alive(self.command)
+        if not alive and not command_alive:
+            self.thaw(self.frozen)
+            return True
+        if not alive:
+            self._finish_command(now)
+        self._climb(log_grew_at if log_grew_at is not None else 0.0)
+        return False
+
+    def next_look_s(self) -> float:
+        """Return when ``turn`` wants to be called again, in seconds."""
+        if self.targets_gone_at is not None:
+            return 0.05
+        return self.ladder.next_look_s(boot_clock())
+
+    def killed(self) -> bool:
+        """Say whether the ladder came to its last rung."""
+        return self.ladder.rung == "kill"
+
+    def thaw(self, shells: list[Identity]) -> None:
+        """Let frozen shells go on; harmless for those that are gone."""
+        for shell in shells:
+            if processes.is_alive(shell):
+                send(shell, signal.SIGCONT)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _first_signal(self) -> int:
+        asked = self.spec.nonfinite_signal
+        if self.order is not None and self.order.cause == "nonfinite" and asked != "auto":
+            return signal.SIGKILL if asked == "kill" else targets.choose_signal(self.targets[0].pid, asked)
+        return targets.choose_signal(self.targets[0].pid, self.spec.stop_signal)
+
+    def _freeze(self) -> None:
+        for shell in self.frozen:
+            send(shell, signal.SIGSTOP)
+
+    def _finish_command(self, now: float) -> None:
+        """The training is gone: end the shells before they start their next command, and a launcher that lingers."""
+        if self.targets_gone_at is None:
+            self.targets_gone_at = now
+            self.say("training_ended", seconds=round(now - self.ladder.began, 3))
+        shells = [shell for shell in self.frozen if processes.is_alive(shell)]
+        if shells and self.shells_told_at is None:
+            for shell in shells:
+                send(shell, signal.SIGTERM)
+            for shell in shells:
+                send(shell, signal.SIGCONT)
+            self.shells_told_at = now
+        elif shells and self.shells_told_at is not None:
+            trapped = any(signal.SIGTERM in processes.caught(shell.pid) for shell in shells)
+            if now - self.shells_told_at >= (TRAP_PATIENCE_S if trapped else LAUNCHER_PATIENCE_S):
+                for shell in shells:
+                    send(shell, signal.SIGKILL)
+        elif self.command_told_at is None and now - self.targets_gone_at >= LAUNCHER_PATIENCE_S:
+            send(self.command, signal.SIGTERM)
+            self.command_told_at = now
+            self.say("launcher_told", pid=self.command.pid, signal="SIGTERM")
+
+    def _climb(self, log_grew_at: float) -> None:
+        now = boot_clock()
+        self._look_at_files(now)
+        first = self.targets[0] if self.targets else self.command
+        look = Look(
+            now=now,
+            file_grew_at=self.file_grew_at,
+            log_grew_at=log_grew_at or None,
+            catches=self.signal in processes.caught(first.pid),
+        )
+        higher = self.ladder.climb(look)
+        if higher is None:
+            return
+        changed = higher.rung != self.ladder.rung
+        self.ladder = higher
+        if not changed:
+            return
+        self._write()
+        if higher.rung == "kill":
+            why = "asked for at once" if higher.at_once else f"grace of {self.spec.grace_s:g} s ran out"
+            self.say("killed", reason=why, seconds=round(now - higher.began, 3))
+            self._kill()
+            return
+        other = OTHER.get(signal.Signals(self.signal), signal.SIGTERM)
+        self.say("other_signal", signal=other.name, pids=[target.pid for target in self.targets])
+        for target in self.targets:
+            send(target, other)
+
+    def _kill(self) -> None:
+        for one in [*self.targets, *self.frozen, self.command]:
+            if processes.is_alive(one):
+                send(one, signal.SIGKILL)
+        self.keepers.kill_all()
+
+    def _look_at_files(self, now: float) -> None:
+        """Notice whether a file that the training has open for writing grows: that is a save in progress."""
+        if now - self.files_seen_at < FILES_EVERY_S:
+            return
+        self.files_seen_at = now
+        pids = {one.pid for one in [self.command, *self.targets]}
+        for root in list(pids):
+            pids.update(processes.descendants(root))
+        seen = processes.writable_files(pids)
+        seen.pop(self.spec.log, None)
+        for path, size in seen.items():
+            if not path.endswith((".log", ".out", ".txt", ".jsonl", ".csv")) and size > self.files.get(path, 0):
+                self.file_grew_at = now
+        self.files = seen
+
+    def _write(self) -> None:
+        if self.order is None:
+            return
+        value = {
+            "cause": self.order.cause,
+            "save": self.order.save,
+            "at": self.order.at,
+            "epoch": self.order.at,
+            "text": self.order.text,
+            "now": self.order.now,
+            "began": self.ladder.began,
+            "rung": self.ladder.rung,
+            "signal": int(self.signal),
+            "signalled": self.signalled,
+            "targets": [[one.pid, one.start_ticks, one.boot_id] for one in self.targets],
+            "frozen": [[one.pid, one.start_ticks, one.boot_id] for one in self.frozen],
+        }
+        try:
+            write_json(self.attempt.stop_json, value)
+        except OSError as error:  # a full disk never delays a stop
+            self.say("unwritten", path=str(self.attempt.stop_json), error=str(error))
+
+
+def _identities(pids: tuple[int, ...]) -> list[Identity]:
+    return [found for found in map(processes.identify, pids) if found is not None]
+
+
+def _read_identities(value: object) -> list[Identity]:
+    if not isinstance(value, list):
+        return []
+    return [Identity(pid=int(one[0]), start_ticks=int(one[1]), boot_id=str(one[2])) for one in value]

@@ -1,0 +1,121 @@
+"""Names to callables: the only room that lists implementations. Built-ins stand in literal tables, then come entry points.
+
+A plug-in that cannot be loaded is named and skipped; it never keeps a run from starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from overnight.meter import Figures
+from overnight.monitor import Monitor
+from overnight.readers import Reader
+from overnight.readers.nanogpt import NanoGPT
+from overnight.readers.pattern import Pattern
+from overnight.readers.telemetry import Telemetry
+from overnight.rules import RecordRule, TimeRule
+from overnight.rules.divergence import Divergence
+from overnight.rules.limits import WallClock
+from overnight.rules.nonfinite import Nonfinite
+from overnight.spec import RunSpec
+
+LANGUAGE_MODEL_MAX_LOSS = 20.0
+"""ln(V) of a 200,000-word vocabulary is 12.2: a language model whose loss is above 20 has left every sane start behind."""
+
+READERS: dict[str, Callable[[], Reader]] = {"telemetry": Telemetry, "nanogpt": NanoGPT}
+
+
+Action = dict[str, Any]
+"""The keyword ``action``, or nothing where the rule's own default stands."""
+
+
+def _nonfinite(spec: RunSpec, action: Action) -> RecordRule:
+    return Nonfinite(signal=spec.nonfinite_signal, **action)
+
+
+def _divergence(spec: RunSpec, action: Action) -> RecordRule:
+    max_loss = spec.max_loss
+    if max_loss is None and (spec.vocab_size is not None or spec.tokens_per_step is not None):
+        max_loss = LANGUAGE_MODEL_MAX_LOSS
+    return Divergence(max_loss=max_loss, asked=spec.max_loss is not None, **action)
+
+
+def _wall_clock(spec: RunSpec, action: Action) -> TimeRule:
+    return WallClock(max_s=None if spec.max_hours is None else spec.max_hours * 3600.0, **action)
+
+
+RULES: dict[str, Callable[[RunSpec, Action], RecordRule]] = {"nonfinite": _nonfinite, "divergence": _divergence}
+
+TIME_RULES: dict[str, Callable[[RunSpec, Action], TimeRule]] = {"wall_clock": _wall_clock}
+
+
+def make_readers(spec: RunSpec, complain: Callable[[str], None]) -> list[Reader]:
+    """Return fresh readers: only the user's pattern if one was given, otherwise every candidate."""
+    if spec.pattern is not None:
+        return [Pattern(spec.pattern)]
+    found = [make() for make in READERS.values()]
+    return found + [make() for make in _plugins("overnight.readers", complain)]
+
+
+def make_rules(spec: RunSpec, complain: Callable[[str], None]) -> list[RecordRule]:
+    """Return every rule that judges records, with its parameters and its action."""
+    found = [make(spec, _action(spec, name)) for name, make in RULES.items()]
+    return found + [make() for make in _plugins("overnight.rules", complain)]
+
+
+def make_time_rules(spec: RunSpec) -> list[TimeRule]:
+    """Return every rule that judges time, with its parameters and its action."""
+    return [make(spec, _action(spec, name)) for name, make in TIME_RULES.items()]
+
+
+def _action(spec: RunSpec, name: str) -> Action:
+    return {"action": spec.actions[name]} if name in spec.actions else {}
+
+
+def make_figures(spec: RunSpec) -> Figures:
+    """Return what the meter must know about model and hardware; unknown stays None."""
+    return Figures(
+        params=spec.params,
+        params_source=None if spec.params is None else "--params",
+        tokens_per_step=spec.tokens_per_step,
+        peak_flops=None if spec.peak_tflops is None else spec.peak_tflops * 1e12,
+        peak_source=None if spec.peak_tflops is None else "--peak-tflops",
+        devices=spec.devices,
+        layers=spec.layers,
+        seq_len=spec.seq_len,
+        width=spec.width,
+        steps=spec.steps,
+    )
+
+
+def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
+    """Return the pure heart of one run."""
+    plugins_said: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in plugins_said:
+            plugins_said.add(text)
+            complain(text)
+
+    def readers() -> Sequence[Reader]:
+        return make_readers(spec, once)
+
+    return Monitor(
+        make_readers=readers,
+        rules=make_rules(spec, once),
+        time_rules=make_time_rules(spec),
+        figures=make_figures(spec),
+        window=spec.window,
+    )
+
+
+def _plugins(group: str, complain: Callable[[str], None]) -> list[Callable[[], Any]]:
+    found = []
+    for point in entry_points(group=group):
+        try:
+            found.append(point.load())
+        except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything; it must not end a night
+            complain(f"the plug-in {point.name} ({point.value}) in {group} cannot be loaded and is skipped: {error}")
+    return found

@@ -1,0 +1,251 @@
+"""A toy trainer with one switch per fault, for tests: ``python tests/toy.py --steps 20 --dt 0.05 --handle int``.
+
+Standard library only, no import of ours, no learning: it prints ``step: 12, loss: 3.7662, dt: 0.05`` every ``--dt``
+seconds and misbehaves exactly as asked. All that a test may want to know is printed in lines that start with ``toy:``
+(the pid of every child, a stop.json seen when a signal came, the longest step). Whatever it leaves behind ends by
+itself after ``LEFT_S`` seconds, so that a failed test litters for a while, not for ever.
+
+A checkpoint is ``checkpoint-000012.txt``, whole if its last line is ``end``; it is written beside its name and renamed.
+"""
+
+import argparse
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+LEFT_S = 900
+# A supervisor may read a script's source to see which signal it means to handle. This one handles what its switches
+# say, so the interrupt signal goes without its name here.
+INT, TERM = signal.Signals(2), signal.Signals(15)
+
+
+def parse() -> argparse.Namespace:
+    """Read the switches."""
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--dt", type=float, default=0.05, help="seconds per step")
+    p.add_argument("--rate", type=float, help="steps per second by an absolute timetable, instead of --dt")
+    p.add_argument("--start-loss", type=float, default=4.0, help="falls by 0.5%% a step")
+    # health: from this step on. diverge: loss is 25 and doubles from there
+    # ends: crash (raise), hang (for ever, whatever signal is handled) and segv come before the line of the step is
+    # printed, exit (with --exit-code) and quit-quietly after it
+    for fault in ("nan", "inf", "diverge", "crash", "hang", "segv", "exit", "quit-quietly"):
+        p.add_argument(f"--{fault}-at", type=int, metavar="STEP")
+    p.add_argument("--exit-code", type=int, default=0)
+    p.add_argument("--segv-after-end", action="store_true", help="die of SIGSEGV after the last step and save")
+    p.add_argument("--kill-self", metavar="SIG", help="die of this signal (HUP, KILL) at --kill-self-at")
+    p.add_argument("--kill-self-at", type=int, default=3)
+    p.add_argument("--spawn", type=int, default=0, metavar="N", help="forked workers that ignore INT and stay")
+    p.add_argument("--spawn-setsid", action="store_true", help="a double-forked child in its own session")
+    p.add_argument("--spawn-zombies", type=int, default=0, metavar="N", help="orphans that die at once, to be reaped")
+    p.add_argument("--leave-child", action="store_true", help="leave a `sleep` behind at the end")
+    p.add_argument("--hold-port", type=int, metavar="P", help="listen on 127.0.0.1:P; forked workers hold it too")
+    # signals
+    p.add_argument("--handle", choices=["int", "term", "both", "none"], default="none", help="stop well: see `stop`")
+    p.add_argument("--signals", type=Path, metavar="FILE", help="append 'SIGTERM <time.monotonic_ns()>' for each")
+    p.add_argument("--obey-stop-json", action="store_true", help="skip the final save if stop.json says save: false")
+    p.add_argument("--checkpoints", type=Path, metavar="DIR")
+    p.add_argument("--save-every", type=int, default=0, metavar="N")
+    p.add_argument("--save-sec", type=float, default=0.0, help="the file grows for so long")
+    p.add_argument("--save-silent-sec", type=float, default=0.0, help="nothing grows for so long before that")
+    p.add_argument("--resume", action="store_true", help="go on from the newest whole checkpoint")
+    # the log. ansi: colours; bufout: never flush (PYTHONUNBUFFERED still does); cr: \r before each record and never a
+    # newline; two-writes: text and newline by two write calls
+    for flag in ("ansi", "bufout", "cr", "two-writes", "ignore-int", "ignore-term"):
+        p.add_argument(f"--{flag}", action="store_true")
+    p.add_argument("--bars", type=int, default=0, metavar="N", help="frames of a \r progress bar before each step")
+    p.add_argument("--rank", type=int, metavar="R", help="'[rankR]: ' before each record")
+    return p.parse_args()
+
+
+class Toy:
+    """The trainer: switches, the note that a signal handler leaves, and the longest step."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.noted: str | None = None
+        self.longest_s = 0.0
+
+    def say(self, text: str) -> None:
+        """Print one line about the toy itself."""
+        # In a log of \r frames the last record has no end of its own: a line that touches it garbles its number.
+        print(f"\ntoy: {text}" if self.options.cr else f"toy: {text}", flush=not self.options.bufout)
+
+    def record(self, step: int, dt: float) -> None:
+        """Print the progress line of a step in the shape asked for."""
+        o = self.options
+        loss = o.start_loss * 0.995**step
+        if o.diverge_at is not None and step >= o.diverge_at:
+            loss = 25.0 * 2.0 ** min(1000, step - o.diverge_at)
+        for at, odd in ((o.inf_at, "inf"), (o.nan_at, "nan")):
+            loss = float(odd) if at is not None and step >= at else loss
+        bold, green, off = ("\x1b[1m", "\x1b[32m", "\x1b[0m") if o.ansi else ("", "", "")
+        text = f"{bold}step:{off} {step}, {green}loss: {loss:.4f}{off}, dt: {dt:g}"
+        text = text if o.rank is None else f"[rank{o.rank}]: {text}"
+        for n in range(o.bars):
+            sys.stdout.write(f"\r{100 * n // o.bars:3d}%|{'#' * (20 * n // o.bars):20s}| {n}/{o.bars}\r")
+        end = "" if o.cr or o.two_writes else "\n"
+        print(f"\r{text}" if o.cr else text, end=end, flush=not o.bufout or o.two_writes)
+        if o.two_writes:
+            os.write(1, b"\n")
+
+    def listen(self) -> None:
+        """Set dispositions. A signal neither handled nor ignored keeps its own, for that is what a stop looks at.
+
+        With ``--signals`` INT and SIGCONT are always recorded, TERM only if it is handled or ignored; an ignored signal
+        is then caught by a handler that does nothing else.
+        """
+        o = self.options
+        for number, name in ((INT, "int"), (TERM, "term")):
+            ignored = getattr(o, f"ignore_{name}")
+            if ignored and not o.signals:
+                signal.signal(number, signal.SIG_IGN)
+            elif ignored or o.handle in (name, "both") or (o.signals and number == INT):
+                signal.signal(number, self.heard)
+        if o.signals:
+            signal.signal(signal.SIGCONT, self.heard)
+
+    def heard(self, number: int, frame: FrameType | None) -> None:
+        """Write the signal down, then leave a note for the loop, do nothing, or do what Python does by itself."""
+        o, at, name = self.options, time.monotonic_ns(), signal.Signals(number).name
+        if o.signals:
+            with o.signals.open("a") as stream:
+                stream.write(f"{name} {at}\n")
+        short = name.removeprefix("SIG").lower()
+        if number == signal.SIGCONT or getattr(o, f"ignore_{short}"):
+            return
+        if o.handle not in (short, "both"):
+            signal.default_int_handler(number, frame)
+        self.noted = name
+
+    def stop(self, step: int) -> None:
+        """End well after a handled signal: five lines, a checkpoint, exit 0. The step has been finished by now."""
+        for line in range(1, 6):
+            self.say(f"{self.noted} came, finishing after step {step} ({line}/5)")
+        attempt = os.environ.get("OVERNIGHT_ATTEMPT", "").zfill(3)
+        path = Path(os.environ.get("OVERNIGHT_RUN_DIR", "/nonexistent"), "attempts", attempt, "stop.json")
+        order = json.loads(path.read_text()) if path.exists() else {}
+        if order:
+            self.say(f"stop.json {json.dumps(order, sort_keys=True)}")
+        if not self.options.obey_stop_json or order.get("save") is not False:
+            self.save(step)
+        self.leave(0)
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint in growing pieces and rename it, if ``--checkpoints`` was given."""
+        o = self.options
+        if o.checkpoints is None:
+            return
+        time.sleep(o.save_silent_sec)
+        o.checkpoints.mkdir(parents=True, exist_ok=True)
+        path = o.checkpoints / f"checkpoint-{step:06d}.txt"
+        temporary = path.with_suffix(".tmp")
+        until = time.monotonic() + o.save_sec
+        with temporary.open("wb", buffering=0) as stream:
+            stream.write(f"step {step}\n".encode())
+            while (left := until - time.monotonic()) > 0:
+                stream.write(b"x" * 4095 + b"\n")
+                time.sleep(min(0.1, left))
+            stream.write(b"end\n")
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        self.say(f"saved {path.name}")
+
+    def newest(self) -> int:
+        """Return the step of the newest whole checkpoint, 0 if there is none."""
+        folder = self.options.checkpoints
+        paths = sorted(folder.glob("checkpoint-*.txt"), reverse=True) if folder and folder.is_dir() else []
+        return next((int(path.stem.split("-")[1]) for path in paths if path.read_bytes().endswith(b"end\n")), 0)
+
+    def fork(self, kind: str, *, orphan: bool = False, lives_s: float = LEFT_S) -> None:
+        """Fork a child that sleeps; an orphan is forked twice, by a middle process that is gone when this returns."""
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            if kind == "setsid":
+                os.setsid()
+            if orphan and os.fork():
+                os._exit(0)
+            signal.signal(INT, signal.SIG_IGN)
+            signal.signal(TERM, signal.SIG_DFL)
+            os.write(1, f"toy: child {os.getpid()} {kind}\n".encode())
+            time.sleep(lives_s)
+            os._exit(0)
+        if orphan:
+            os.waitpid(pid, 0)
+
+    def start(self) -> None:
+        """Set the signals, take the port, then start the children (who inherit both)."""
+        self.listen()
+        o = self.options
+        if o.hold_port is not None:
+            self.socket = socket.create_server(("127.0.0.1", o.hold_port))
+        for _ in range(o.spawn):
+            self.fork("worker")
+        if o.spawn_setsid:
+            self.fork("setsid", orphan=True)
+        for _ in range(o.spawn_zombies):
+            self.fork("zombie", orphan=True, lives_s=0.05)
+
+    def faults(self, step: int) -> None:
+        """Do what was asked for this step before its line is printed."""
+        o = self.options
+        if step == o.segv_at:
+            self.die(signal.SIGSEGV)
+        if o.kill_self and step == o.kill_self_at:
+            self.die(signal.Signals[f"SIG{o.kill_self.upper().removeprefix('SIG')}"])
+        if step == o.crash_at:
+            raise RuntimeError(f"crashed at step {step} as asked")
+        if step == o.hang_at:
+            time.sleep(LEFT_S)
+            sys.exit("toy: nobody ended the hang")
+
+    @staticmethod
+    def die(number: signal.Signals) -> None:
+        """Die of a signal, without a core file."""
+        sys.stdout.flush()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), number)
+
+    def leave(self, code: int) -> None:
+        """Exit, leaving behind what was asked for."""
+        if self.options.leave_child:
+            self.say(f"child {os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', str(LEFT_S))} left")
+        self.say(f"longest step {self.longest_s:.4f} s")
+        sys.exit(code)
+
+    def train(self) -> None:
+        """Go through the steps; each sleeps first, then prints, then saves."""
+        o = self.options
+        first = self.newest() if o.resume else 0
+        dt = 1 / o.rate if o.rate else o.dt
+        began = before = time.monotonic()
+        for step in range(first + 1, o.steps + 1):
+            self.faults(step)
+            time.sleep(max(0.0, began + (step - first) * dt - time.monotonic()) if o.rate else dt)
+            self.record(step, dt)
+            now = time.monotonic()
+            self.longest_s, before = max(self.longest_s, now - before), now
+            if o.save_every and step % o.save_every == 0:
+                self.save(step)
+            if self.noted:
+                self.stop(step)
+            if step in (o.exit_at, o.quit_quietly_at):
+                self.leave(o.exit_code)
+        if not o.save_every or o.steps % o.save_every:
+            self.save(o.steps)
+        if o.segv_after_end:
+            self.die(signal.SIGSEGV)
+        self.leave(0)
+
+
+if __name__ == "__main__":
+    toy = Toy(parse())
+    toy.start()
+    toy.train()
