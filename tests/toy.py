@@ -86,8 +86,8 @@ class Toy:
         for at, odd in ((o.inf_at, "inf"), (o.nan_at, "nan")):
             loss = float(odd) if at is not None and step >= at else loss
         bold, green, off = ("\x1b[1m", "\x1b[32m", "\x1b[0m") if o.ansi else ("", "", "")
-        text = f"{bold}step:{off} {step}, {green}loss: {loss:.4f}{off}, dt: {dt:g}"
-        text = text if o.rank is None else f"[rank{o.rank}]: {text}"
+        rank = "" if o.rank is None else f"[rank{o.rank}]: "
+        text = f"{rank}{bold}step:{off} {step}, {green}loss: {loss:.4f}{off}, dt: {dt:g}"
         for n in range(o.bars):
             sys.stdout.write(f"\r{100 * n // o.bars:3d}%|{'#' * (20 * n // o.bars):20s}| {n}/{o.bars}\r")
         end = "" if o.cr or o.two_writes else "\n"
@@ -145,9 +145,8 @@ class Toy:
         time.sleep(o.save_silent_sec)
         o.checkpoints.mkdir(parents=True, exist_ok=True)
         path = o.checkpoints / f"checkpoint-{step:06d}.txt"
-        temporary = path.with_suffix(".tmp")
         until = time.monotonic() + o.save_sec
-        with temporary.open("wb", buffering=0) as stream:
+        with (temporary := path.with_suffix(".tmp")).open("wb", buffering=0) as stream:
             stream.write(f"step {step}\n".encode())
             while (left := until - time.monotonic()) > 0:
                 stream.write(b"x" * 4095 + b"\n")

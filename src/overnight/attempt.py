@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable
 from typing import Any
@@ -144,7 +143,11 @@ class Attempt:
             if name not in os.environ:
                 given[name] = value
         argv, executable = list(self.spec.argv), self.spec.executable
-        stdbuf = shutil.which("stdbuf") if self.spec.line_buffered else None
+        stdbuf = None
+        if self.spec.line_buffered:
+            from shutil import which  # 2 MB that few runs need
+
+            stdbuf = which("stdbuf")
         if stdbuf is not None:
             # For programs that are not Python: stdbuf sets its library up and then becomes the command.
             argv, executable = [stdbuf, "-oL", "-eL", executable, *argv[1:]], stdbuf

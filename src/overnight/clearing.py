@@ -4,8 +4,6 @@ The parents (guard and shim) reap; whoever calls here need not be one. Which pro
 except for our own side processes, which carry OVERNIGHT_ROLE. No decision whether a tree should end may enter here.
 """
 
-# ruff: noqa: PTH116  (a walk reads hundreds of files of /proc: by plain paths)
-
 from __future__ import annotations
 
 import contextlib
@@ -106,7 +104,8 @@ def kill_all(
     while quiet < 2:
         living = []
         news = False
-        for known in _tree(roots, keep, run_dir):
+        # All are found before the first is killed: without parents of ours an orphan could not be found again.
+        for known in list(_tree(roots, keep, run_dir)):
             key = (known.pid, known.start_ticks)
             if known.dead:
                 news = news or key not in dead

@@ -15,14 +15,14 @@ from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeou
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, Self
 
     from overnight.folder import RunFolder
 
     Status = dict[str, Any]
 
 ENDED = frozenset({"finished", "stopped", "failed", "gave_up"})
-"""The same set as ``lifecycle.ENDED`` (a test compares them); importing that one would cost ``ls`` 30 ms."""
+"""The same set as ``lifecycle.ENDED`` (a test compares them); importing that one would cost ``ls`` 20 ms (msgspec)."""
 
 STATES = ENDED | {"pending", "starting", "running", "stopping", "backoff"}
 
@@ -205,9 +205,7 @@ def _check(found: Status, path: str) -> None:
     """Raise FolderError if a field has a type that the supervisor never writes: a person edited the file."""
     for key, kinds in FIELDS.items():
         value = found[key]
-        if value is None or type(value) in kinds:
-            continue
-        if kinds is _NUMBER and value in ("nan", "inf", "-inf"):
+        if value is None or type(value) in kinds or (kinds is _NUMBER and value in ("nan", "inf", "-inf")):
             continue
         raise FolderError(f"{path}/status.json says {key} is {value!r}; it was edited: restore it or clean the run")
     if found["state"] not in STATES:
@@ -220,7 +218,7 @@ def _check(found: Status, path: str) -> None:
 def read_object(path: str) -> Status | None:
     """Return the JSON object in a file, None if there is none; FolderError with a sentence for anything else.
 
-    A twin of ``folder.read_json`` that opens a thousand files in half the time and never blocks on a FIFO.
+    A twin of ``folder.read_json`` without that room's imports (20 ms for ``ls``), and one that no FIFO can block.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -347,7 +345,7 @@ def wait(
     WaitTimeoutError after ``timeout_s`` seconds. ``on_stale`` is called at most every 5 s while nobody keeps the run.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    stale_at = -STALE_EVERY_S
+    stale_at: float | None = None
     with FolderWatch(folder) as watch:
         while True:
             seen = status(folder)
@@ -356,9 +354,9 @@ def wait(
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise WaitTimeoutError(f"{folder.name} is still {seen['state']} after {timeout_s:g} s")
-            if seen["stale"] and now - stale_at >= STALE_EVERY_S:
-                if seen["state"] == "damaged":
-                    raise FolderError(str(seen["cause_text"]))
+            if seen["stale"] and (stale_at is None or now - stale_at >= STALE_EVERY_S):
+                if seen["state"] == "damaged" and (stale_at is not None or on_stale is None):
+                    raise FolderError(str(seen["cause_text"]))  # an adopting supervisor could not mend it
                 stale_at = now
                 if on_stale is not None:
                     on_stale()
@@ -378,7 +376,7 @@ class FolderWatch:
         except OSError:
             self.close()
 
-    def __enter__(self) -> FolderWatch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -388,8 +386,8 @@ class FolderWatch:
         """Return at the next publication, after ``most_s`` seconds at the latest."""
         if self._inotify is None:
             time.sleep(min(most_s, 0.25))
-            return
-        list(self._inotify.read(timeout=max(1, int(most_s * 1000))))
+        else:
+            list(self._inotify.read(timeout=max(1, int(most_s * 1000))))
 
     def close(self) -> None:
         """Let the watch go."""

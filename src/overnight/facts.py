@@ -38,7 +38,7 @@ class Facts:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.verdicts: list[Verdict] = []
-        self.keys: dict[Key, Verdict] = {}
+        self.keys: set[Key] = set()
         self.notes: list[str] = []
         self.marks: list[tuple[int, int, float]] = []
         self.attempt_ends: dict[int, dict[str, Any]] = {}
@@ -105,10 +105,6 @@ class Facts:
         """Write down that a save was seen (``path``), or how long the log was silent around one."""
         self.say("saved", seconds=round(seconds, 3), path=path, step=step, epoch=time.time())
 
-    def first(self, verdict: Verdict) -> Verdict:
-        """Return the verdict as it was first written down, or ``verdict`` itself if it is new."""
-        return self.keys.get(key_of(verdict), verdict)
-
     def mark(self, source: int, offset: int, at: float) -> None:
         """Write down when a place in the log was reached."""
         self.say("mark", source=source, offset=offset, epoch=at)
@@ -155,5 +151,5 @@ class Facts:
             verdict = msgspec.convert({**known, "at": epoch}, Verdict)
         except msgspec.ValidationError:
             return  # edited by hand: it counts as never written, and will be found again
-        self.keys[key_of(verdict)] = verdict
+        self.keys.add(key_of(verdict))
         self.verdicts.append(verdict)

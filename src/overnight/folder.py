@@ -27,10 +27,13 @@ BALLAST_BYTES = 1 << 20
 def overnight_home(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
     """Return the folder that holds all runs: $OVERNIGHT_HOME, or the XDG state folder of the user."""
     asked = environ.get("OVERNIGHT_HOME")
-    if asked:
-        return Path(asked).expanduser().absolute()
     state = environ.get("XDG_STATE_HOME")
-    base = Path(state) if state else Path.home() / ".local" / "state"
+    try:
+        if asked:
+            return Path(asked).expanduser().absolute()
+        base = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError as error:  # a container's user without a name and without HOME
+        raise UsageError(f"there is no home folder for runs ({error}); set OVERNIGHT_HOME to a folder") from error
     return base / "overnight"
 
 
@@ -82,20 +85,32 @@ def sync_directory(path: Path) -> None:
 
 def write_json(path: Path, value: Any, *, fsync: bool = False) -> None:
     """Publish ``value`` as JSON by rename."""
-    write_atomic(path, json.dumps(jsonable(value), ensure_ascii=False).encode() + b"\n", fsync=fsync)
+    write_atomic(path, encode_json(jsonable(value)), fsync=fsync)
+
+
+def encode_json(value: Any) -> bytes:
+    """Return one line of JSON; what is no Unicode (a file name in an old encoding) is escaped and comes back as is."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value).encode() + b"\n"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in ``path``; None if there is no such file; FolderError if it is not a JSON object."""
     try:
-        text = path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of what Path.read_bytes costs
+        try:
+            text = os.read(handle, os.fstat(handle).st_size + 1)
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         return None
     except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise FolderError(f"{path} cannot be read: {error.strerror}; check who owns the run folder") from error
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it or clean the run") from error
     if not isinstance(value, dict):
         raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it or clean the run")
@@ -134,7 +149,7 @@ class RunFolder:
             names = os.listdir(self.attempts)
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def create(self) -> None:
         """Make the folder and its parts with mode 0700; FileExistsError if the name is taken."""
@@ -159,7 +174,7 @@ class RunFolder:
         """Free the ballast; True if there was any to free."""
         try:
             self.ballast.unlink()
-        except FileNotFoundError:
+        except OSError:  # none, or a disk that has become read-only
             return False
         return True
 
@@ -181,16 +196,35 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.unsynced = False
-        size = os.fstat(self.handle).st_size
+        self.handle = self._open()
+
+    def _open(self) -> int:
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(handle).st_size
         # A supervisor killed within a write leaves half a line: close it, so that the next fact stands alone.
-        self.torn = size > 0 and os.pread(self.handle, 1, size - 1) != b"\n"
+        self.torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        return handle
+
+    def _find(self) -> None:
+        """Come back to the file of our name: its facts are put back if somebody removed it; another in its place stays."""
+        here = os.fstat(self.handle)
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            write_atomic(self.path, os.pread(self.handle, here.st_size, 0), fsync=True)
+        else:
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                return
+        found = self._open()
+        os.close(self.handle)
+        self.handle = found
 
     def append(self, fact: str, at: float, **details: Any) -> None:
         """Write one fact. OSError (a full disk) is the caller's to handle; half a line is closed by the next call."""
         line = {"at": utc(at), "fact": fact, **jsonable(details)}
-        data = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        data = encode_json(line)
+        self._find()
         if self.torn:
             data = b"\n" + data
         self.torn = True
@@ -219,7 +253,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         return
     with stream:
         for line in stream:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 fact = json.loads(line)
                 if isinstance(fact, dict) and isinstance(fact.get("fact"), str):
                     yield fact

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -74,14 +75,17 @@ class History:
 
     def __init__(self, path: Path, *, network: bool = False) -> None:
         self.path = path
-        self.db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+        self.temporary = str(path) == ":memory:"
+        # A short wait: a commit that failed is made later, a stop that came late is not.
+        self.db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
         try:
-            # WAL needs shared memory, which network file systems do not have; there the old journal is slower but right.
+            # WAL needs shared memory, which network file systems do not have; there the old journal is slow but right.
             self.db.execute(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}")
             self.db.execute("PRAGMA synchronous=NORMAL")
             self.db.execute("PRAGMA cache_size=-2000")
             self.db.executescript(SCHEMA)
             self.load()
+            self.file = self._file()
         except sqlite3.Error:
             self.db.close()
             raise
@@ -121,6 +125,17 @@ class History:
                 self.db.execute("ROLLBACK")
             raise
 
+    def in_place(self) -> bool:
+        """Say whether what is stored can be found again: False once the file was removed or replaced."""
+        return self.temporary or self._file() == self.file
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            look = os.stat(self.path)
+        except OSError:
+            return None
+        return look.st_dev, look.st_ino
+
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
         self.db.close()
@@ -137,13 +152,18 @@ def open_history(path: Path, *, network: bool = False) -> tuple[History, str | N
     except sqlite3.OperationalError as error:
         return History(Path(":memory:")), f"{path} cannot be used ({error}); nothing is stored in it for now"
     except sqlite3.DatabaseError as error:
-        aside = path.with_suffix(".damaged")
-        for tail in ("", "-wal", "-shm"):
-            old = Path(f"{path}{tail}")
-            if old.exists():
-                old.replace(f"{aside}{tail}")
+        aside = set_aside(path)
         return History(path, network=network), f"{path} was damaged ({error}); it was moved to {aside} and is rebuilt"
     return history, None
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged metrics.db out of the way and return where it went; the next supervisor makes a new one."""
+    aside = path.with_suffix(".damaged")
+    for tail in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{tail}").replace(f"{aside}{tail}")
+    return aside
 
 
 def records_of(path: Path) -> Iterator[dict[str, object]]:

@@ -7,6 +7,8 @@ a record is the time mark before it, which is a fact in the journal: a rebuild g
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from collections import deque
@@ -15,16 +17,17 @@ from typing import Any
 
 import msgspec
 
+from overnight.errors import FolderError
 from overnight.events import Verdict
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.history import decode_state, encode_state, open_history
+from overnight.history import decode_state, encode_state, open_history, set_aside
 from overnight.logfile import LogFile, Mark
 from overnight.monitor import Entry, Monitor, Outcome
 from overnight.space import NETWORK, LogSpace, filesystem_type
 from overnight.spec import RunSpec
 
-TURN_BYTES = 4 << 20
+TURN_BYTES = 1 << 20
 """So much is read in one turn at most, so that requests and exits are seen in time while a log is being caught up on."""
 
 MARK_EVERY_S = 10.0
@@ -57,14 +60,12 @@ class Intake:
         marks = self._restore()
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
         self.space = LogSpace(self.log_path)
-        places = {mark.source: mark.offset for mark in marks}
-        newest = max(places, default=-1)
-        passed = [one for one in facts.marks if one[1] <= places.get(one[0], -1) or (one[0] < newest and one[0] not in places)]
-        self.mark_at = passed[-1][2] if passed else 0.0
-        self.marked_source = max((one[0] for one in facts.marks), default=-1)
-        # In the order of the log; two marks at one place stay in the order in which they were written.
-        self.old_marks = deque(sorted(set(facts.marks) - set(passed), key=lambda one: one[:2]))
         self.retry_at = 0.0
+        self.mark_at = 0.0
+        self.marked_source = max((one[0] for one in facts.marks), default=-1)
+        self.old_marks = self._marks_ahead({mark.source: mark.offset for mark in marks})
+        self.marks_from = self._sizes() if facts.marks else {}
+        facts.marks = []  # thousands in a night, and nobody else needs them
 
     def read(self, *, clock: float) -> list[Verdict]:
         """Read what is there (up to TURN_BYTES) and return the verdicts on it; ``more`` says whether to come again."""
@@ -101,6 +102,9 @@ class Intake:
         """
         if not self.dirty or (time.monotonic() < self.retry_at and not at_last):
             return
+        if not self.history.in_place():
+            self.history.close()
+            raise FolderError(f"{self.history.path} was removed or replaced; it is rebuilt from the log")
         kept = self.log.marks()
         self.monitor.forget_sources([mark.source for mark in kept])
         state = {
@@ -110,6 +114,7 @@ class Intake:
         try:
             self.history.commit(self.pending, self.judged, encode_state(state))
         except sqlite3.Error as error:
+            self._give_up_damaged(error)
             self.facts.note(f"records cannot be stored for now ({error}); they are read again from the log later")
             if len(self.pending) > MAX_PENDING:
                 # Everything is still in the log, and the place up to which it is stored has not moved.
@@ -120,6 +125,13 @@ class Intake:
         self.pending.clear()
         self.judged.clear()
         self.dirty = False
+
+    def _give_up_damaged(self, error: sqlite3.Error) -> None:
+        """Raise FolderError if no later try can help: whoever starts next rebuilds metrics.db from the log."""
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            self.history.close()
+            aside = set_aside(self.history.path)
+            raise FolderError(f"{self.history.path} was damaged ({error}): moved to {aside}, rebuilt now") from error
 
     def close(self) -> None:
         """Store the rest and close everything; gives unused space back."""
@@ -145,6 +157,33 @@ class Intake:
             shrunk = True
         return newest[0] + 1 if shrunk and newest[1] > 0 else newest[0]
 
+    def _marks_ahead(self, places: dict[int, int]) -> deque[tuple[int, int, float]]:
+        """Return the time marks behind the places that were stored, and let the last one before them be in force."""
+        newest = max(places, default=-1)
+        ahead = []
+        for one in self.facts.marks:
+            if one[1] <= places.get(one[0], -1 if one[0] >= newest else one[1]):
+                self.mark_at = one[2]
+            else:
+                ahead.append(one)
+        # In the order of the log; two marks at one place stay in the order in which they were written.
+        ahead.sort(key=lambda one: one[:2])
+        if ahead and not self.mark_at:
+            self.mark_at = ahead[0][2]  # the very first one was lost
+        return deque(ahead)
+
+    def _sizes(self) -> dict[int, int]:
+        """Return up to where an earlier supervisor may have read each source.
+
+        What it read behind its last time mark belongs to that mark, so a new one may only stand behind all of it:
+        otherwise the same line would have arrived at another time whenever it is read again.
+        """
+        sizes = {source.source: os.fstat(source.handle).st_size for source in self.log.sources}
+        if self.marked_source not in sizes:
+            with contextlib.suppress(OSError):
+                sizes[self.marked_source] = self.log_path.stat().st_size
+        return sizes
+
     def _feed(self, source: int, offset: int, data: bytes) -> list[Verdict]:
         """Feed bytes, cut where an earlier supervisor wrote a time mark or an attempt began."""
         found: list[Verdict] = []
@@ -158,7 +197,8 @@ class Intake:
             for place in (self.bounds, self.old_marks):
                 if place and place[0][0] == source:
                     cut = min(cut, place[0][1] - offset)
-            if not self.old_marks:
+            waiting = bool(self.old_marks) and self.old_marks[0][0] <= source
+            if not waiting and offset >= self.marks_from.get(source, 0):
                 self._mark(source, offset)
             found += self._take(self.monitor.feed(data[:cut], self.mark_at, source, offset))
             data = data[cut:]
@@ -177,8 +217,7 @@ class Intake:
 
     def _take(self, outcome: Outcome) -> list[Verdict]:
         self.pending += outcome.entries
-        # A fact stands as it was first written, also where its line is read again under a later time mark.
-        self.judged += map(self.facts.first, outcome.verdicts)
+        self.judged += outcome.verdicts
         if outcome.entries:
             self.dirty = True
         return outcome.verdicts

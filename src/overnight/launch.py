@@ -21,7 +21,7 @@ from overnight import __version__
 from overnight.engines import Placement
 from overnight.engines.environment import clean_environment
 from overnight.engines.local import Local
-from overnight.errors import LaunchError, UsageError
+from overnight.errors import FolderError, LaunchError, UsageError
 from overnight.folder import RunFolder, boot_id, check_name, machine_id, read_json, utc, write_json
 from overnight.snapshot import FORMAT
 from overnight.spec import RunSpec
@@ -67,6 +67,8 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
 
 def adopt(folder: RunFolder) -> None:
     """Start a supervisor for a run without keepers; it settles what happened, or watches a training that still lives."""
+    if read_json(folder.run_json) is None:  # FolderError with a sentence of its own if it is damaged
+        raise FolderError(f"{folder.run_json} is gone; restore it: without it the run cannot be settled")
     with folder.supervisor_log.open("ab") as log:
         subprocess.Popen(
             [*supervisor_argv(folder)[:-1], "--adopt", str(folder.path)],

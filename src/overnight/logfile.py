@@ -95,6 +95,7 @@ class LogFile:
         for mark in sorted(marks, key=lambda one: one.source):
             self._find_again(mark, pids)
         self.size = 0
+        self.missing = False
 
     def marks(self) -> tuple[Mark, ...]:
         """Return how far every source has been read, those included that cannot be found for the moment."""
@@ -145,7 +146,9 @@ class LogFile:
         try:
             look = os.stat(self.path)
         except OSError:
+            self.missing = True
             return  # between a rename and the new file, or not made yet: later looks will find it
+        self.missing = False
         newest = self.sources[-1] if self.sources else None
         for source in self.sources:
             if (source.device, source.inode) == (look.st_dev, look.st_ino):

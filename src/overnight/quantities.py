@@ -16,7 +16,7 @@ MULTIPLES = {"": 0, "K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
 _DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII
 )
-_COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKMBGT]?)", re.ASCII)
+_COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKmMbBgGtT]?)", re.ASCII)
 LARGEST = 10**18
 
 

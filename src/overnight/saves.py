@@ -7,6 +7,7 @@ a program may be busy long before it opens a file, by the silence in the log aro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ MAX_FOLDERS = 256
 MAX_ENTRIES = 4000
 MAX_DEPTH = 3
 QUIET_S = 1.0
+MAX_NOISE = 2000
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "runs", "venv", "env", "proc", "sys"})
 FILE = re.compile(
@@ -51,12 +53,13 @@ class Saves:
         self.began: float | None = None
         self.ended: float | None = None
         self.path: str | None = None
-        self.open = 0
+        self.noise: dict[int, int] = {}
         self.root = str(root)
         self._watch(self.root, 0)
 
-    def look(self, now: float) -> Save | None:
-        """Take in what happened to the watched folders; return a save once it has been over for a second."""
+    def absorb(self, now: float) -> bool:
+        """Take in what happened to the watched folders; True if it has to do with a save."""
+        matters = False
         for event in self.inotify.read(timeout=0):
             if event.mask & flags.IGNORED:  # the folder is gone, its watch is free again
                 self.folders.pop(event.wd, None)
@@ -68,9 +71,27 @@ class Saves:
             path = f"{folder}/{event.name}"
             if event.mask & flags.ISDIR:
                 self._folder(path, depth, event.mask, now)
+                matters = True
             elif FILE.search(event.name) or PLACE.search(os.path.basename(folder)):
                 self._file(path, event.mask, now)
-        return self._finished(now)
+                self.noise.pop(event.wd, None)
+                matters = True
+            else:
+                self._heard_noise(event.wd)
+        return matters
+
+    def look(self, now: float, *, at_last: bool = False) -> Save | None:
+        """Return a save once it has been over for a second; ``at_last``: nobody is left to write, so it is over now."""
+        self.absorb(now)
+        return self._finished(now, quiet_s=0.0 if at_last else QUIET_S)
+
+    def _heard_noise(self, watch: int) -> None:
+        """Stop watching a folder in which much happens and no checkpoint is ever written."""
+        self.noise[watch] = self.noise.get(watch, 0) + 1
+        if self.noise[watch] > MAX_NOISE:
+            self.noise.pop(watch)
+            with contextlib.suppress(OSError):
+                self.inotify.rm_watch(watch)
 
     def next_look_s(self, now: float) -> float | None:
         """Return when ``look`` wants to be called though nothing happens; None if it does not."""
@@ -79,11 +100,20 @@ class Saves:
     def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
         if depth + 1 <= MAX_DEPTH:
             self._watch(path, depth + 1)
+            self._missed(path, now)
         if PLACE.search(os.path.basename(path)):
             if mask & flags.MOVED_TO:
                 self._file(path, mask, now)
             elif self.began is None:
                 self.began = now
+
+    def _missed(self, folder: str, now: float) -> None:
+        """Take in the files that were made between the folder and the watch on it; nobody tells about those."""
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file() and (FILE.search(entry.name) or PLACE.search(os.path.basename(folder))):
+                    # Under a name that is not yet its own it is still to be renamed, and that will be told.
+                    self._file(entry.path, flags.CREATE if UNFINISHED.search(entry.name) else flags.CLOSE_WRITE, now)
 
     def _file(self, path: str, mask: int, now: float) -> None:
         if self.began is None:
@@ -106,8 +136,8 @@ class Saves:
             return folder
         return path
 
-    def _finished(self, now: float) -> Save | None:
-        if self.began is None or self.ended is None or now - self.ended < QUIET_S:
+    def _finished(self, now: float, *, quiet_s: float) -> Save | None:
+        if self.began is None or self.ended is None or now - self.ended < quiet_s:
             return None
         began, ended, path = self.began, self.ended, self.path
         self.began = self.ended = self.path = None

@@ -289,12 +289,12 @@ def made_up_name(home: str) -> str:
             return name
 
 
-ADJECTIVES = (  # noqa: SIM905 - fifty lines of a list would say no more
+ADJECTIVES = (
     "amber bold brave brisk calm clear cool crisp dusky early fair gentle golden grand keen kind late lively lucky "
     "mellow mild neat noble pale patient plain proud quick quiet rapid ready serene sharp silent silver slow soft "
     "solid steady still sunny swift tidy vast warm wide wise young"
 ).split()
-NOUNS = (  # noqa: SIM905
+NOUNS = (
     "acorn badger beacon birch brook cedar cliff comet coral crane delta dune eagle ember falcon fern fjord glade "
     "grove harbor hawk heron hill island juniper lagoon lake lantern lark maple marsh meadow moon moss oak orchard "
     "otter owl pebble pine pond raven reef ridge river robin shore spruce star stone stream summit tern tide valley "
@@ -321,12 +321,13 @@ def find_executable(command: str, path: str | None, here: str) -> str:
             continue
         if stat.S_ISREG(mode) and os.access(place, os.X_OK):
             return place
-        blocked = blocked or (place, stat.S_ISDIR(mode))
-    if blocked is None or ("/" not in command and blocked[1]):
+        if not stat.S_ISDIR(mode):
+            blocked = blocked or place
+        elif "/" in command:
+            raise UsageError(f"not executable: {command} is a directory")
+    if blocked is None:
         raise UsageError(f"command not found: {command} ({looked})")
-    if blocked[1]:
-        raise UsageError(f"not executable: {command} is a directory")
-    raise UsageError(f"not executable: {command} (chmod +x {blocked[0]}, or run it with its interpreter)")
+    raise UsageError(f"not executable: {command} (chmod +x {blocked}, or run it with its interpreter)")
 
 
 def checked_log(path: str, origin: str) -> str:

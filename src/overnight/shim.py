@@ -343,7 +343,8 @@ class Keeper:
         self.step += 1
         self.unguarded = self.unguarded or len(self.deaths) >= DEATHS
         self.restart_at = now + (SLOW_S if self.unguarded else delay_s)
-        say(f"the supervisor ended with status {status}; next start in {self.restart_at - now:.1f} s")
+        how = f"by {signal_name(status & 127)}" if status & 127 else f"with code {status >> 8}"
+        say(f"the supervisor ended {how}; next start in {self.restart_at - now:.1f} s")
 
     def running(self) -> bool:
         """Say whether the command still runs: a supervisor that ends with 0 then has left its post."""

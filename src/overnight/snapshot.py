@@ -103,7 +103,7 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
         "devices": spec.devices,
         "eta_s": measure.eta_s,
         "records": measure.records,
-        "unknown": measure.unknown,
+        "unknown": {{"dt_s": "dt"}.get(name, name): needs for name, needs in measure.unknown.items()},
         "reader": monitor.sniffer.chosen,
         "window": spec.window,
     }

@@ -5,7 +5,7 @@ data workers below it. Everything is looked up at the moment of the signal, beca
 and go. Nothing is signalled here.
 """
 
-# ruff: noqa: PTH115, PTH123, SIM905  (/proc is read by plain paths; eighty words read better than eighty lines)
+# ruff: noqa: SIM905  (eighty words read better than eighty lines)
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LAUNCHERS = frozenset(
         "timeout env nice ionice nohup setsid stdbuf unbuffer chrt taskset numactl prlimit cpulimit time tini "
         "dumb-init catatonit docker-init sudo doas su runuser setpriv strace ltrace perf valgrind nsys ncu "
         "rocprof py-spy flock systemd-run systemd-inhibit script xvfb-run firejail bwrap apptainer singularity "
-        "starter make just task xargs parallel direnv dotenv chpst softlimit memray scalene unshare nsenter "
+        "starter make gmake just task xargs parallel direnv dotenv chpst softlimit memray scalene unshare nsenter "
         "chroot faketime "
         # environments of Python
         "uv uvx conda mamba micromamba poetry pdm hatch rye pixi pipenv pyenv tox nox pipx "
@@ -43,6 +43,8 @@ LAUNCHERS = frozenset(
         "mpiexec.hydra orterun prterun hydra_pmi_proxy orted prted srun slurmstepd jsrun aprun flux torchx "
     ).split()
 )
+# Launchers that start their next command like a shell does; they may be frozen, for they drain no pipe.
+SEQUENCERS = frozenset({"make", "gmake", "just", "xargs"})
 LAUNCHER_MODULES = frozenset(
     (
         "torch.distributed.run torch.distributed.launch accelerate.commands.launch "
@@ -73,7 +75,7 @@ TRAP = re.compile(rb"""\btrap\s+(?:--\s+)?(?:'[^']*'|"[^"]*"|\S+)((?:\s+[A-Za-z0
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to signal, and who stands above: shells (to be frozen, they would go on) and launchers (never frozen)."""
+    """Whom to signal, and who stands above: shells (and ``make``: to be frozen, they would go on), launchers (never)."""
 
     pids: tuple[int, ...]
     shells: tuple[int, ...] = ()
@@ -196,7 +198,7 @@ def find_targets(command_pid: int, *, sample: bool = True) -> Targets:
         here, depth = waiting.pop(0)
         below = _below(here, sample=sample) if depth < DEPTH else []
         if below:
-            (shells if here.shell else launchers).append(here.pid)
+            (shells if here.shell or here.names & SEQUENCERS else launchers).append(here.pid)
             waiting.extend((child, depth + 1) for child in below)
         elif here.shell and here.pid != command_pid:
             empty_shells.append(here.pid)

@@ -10,7 +10,8 @@ import contextlib
 import os
 import select
 import signal
-import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,11 @@ class Woke(NamedTuple):
     exits: frozenset[int]
     signals: tuple[int, ...]
 
+    @property
+    def by_timer(self) -> bool:
+        """Say whether nothing was told: the moment to look at everything, in case something was missed."""
+        return not (self.log or self.names or self.exits or self.signals)
+
 
 class Wake:
     """One place to sleep. ``watch_*`` and ``watch_process`` may be called at any time and are idempotent."""
@@ -38,19 +44,15 @@ class Wake:
         self.poll = select.poll()
         self.poll.register(self.inotify, select.POLLIN)
         self.folders: dict[int, str] = {}
-        self.log_watch: int | None = None
-        self.log_name = ""
         self.pids: dict[int, int] = {}
-        self.others: set[int] = set()
+        self.others: dict[int, Callable[[], bool]] = {}
         self.notes: list[int] = []
-        self.reading, self.writing = socket.socketpair()
-        self.reading.setblocking(False)
-        self.writing.setblocking(False)
+        self.reading, self.writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.poll.register(self.reading, select.POLLIN)
 
     def catch_signals(self) -> None:
         """Turn TERM, INT and HUP into notes."""
-        signal.set_wakeup_fd(self.writing.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
         for number in WATCHED_SIGNALS:
             signal.signal(number, lambda got, _frame: self.notes.append(got))
 
@@ -59,21 +61,16 @@ class Wake:
         with contextlib.suppress(OSError):
             self.folders[self.inotify.add_watch(path, flags.CREATE | flags.MOVED_TO | flags.ONLYDIR)] = str(path)
 
-    def watch_log_name(self, path: Path) -> None:
-        """Wake when a file of the log's name appears (a rotated log begins anew)."""
-        self.log_name = path.name
-        self.watch_folder(path.parent)
-
     def watch_log(self, handle: int) -> None:
         """Wake at every write to the open file ``handle``, whatever its name has become."""
         mask = flags.MODIFY | flags.ATTRIB | flags.MOVE_SELF
         with contextlib.suppress(OSError):
-            self.log_watch = self.inotify.add_watch(f"/proc/self/fd/{handle}", mask)
+            self.inotify.add_watch(f"/proc/self/fd/{handle}", mask)
 
-    def watch_handle(self, handle: int) -> None:
-        """Wake when ``handle`` has something to read, which somebody else does."""
+    def watch_handle(self, handle: int, absorb: Callable[[], bool]) -> None:
+        """Call ``absorb`` when ``handle`` has something to read; wake only if it says that this matters."""
         self.poll.register(handle, select.POLLIN)
-        self.others.add(handle)
+        self.others[handle] = absorb
 
     def watch_process(self, who: Identity) -> None:
         """Wake when the process ends; a process that has ended already wakes at once."""
@@ -104,21 +101,33 @@ class Wake:
 
     def sleep(self, timeout_s: float) -> Woke:
         """Sleep until something happens or the time is over."""
-        log, names, exits = False, set(), set()
-        for handle, _event in self.poll.poll(max(0.0, timeout_s) * 1000.0):
-            if handle == self.reading.fileno():
+        until = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            woke = self._take(self.poll.poll(left_s * 1000.0))
+            if woke is not None or left_s == 0.0:
+                return woke or Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
+
+    def _take(self, ready: list[tuple[int, int]]) -> Woke | None:
+        """Return what happened; None if none of it matters."""
+        log, names, exits, matters = False, set(), set(), False
+        for handle, _event in ready:
+            if handle == self.reading:
                 with contextlib.suppress(BlockingIOError):
-                    while self.reading.recv(256):
+                    while os.read(self.reading, 256):
                         pass
             elif handle in self.pids:
                 exits.add(self.pids[handle])
                 self.poll.unregister(handle)  # it stays readable for ever; one waking is enough
-            elif handle not in self.others:
+            elif handle in self.others:
+                matters = self.others[handle]() or matters
+            else:
                 for event in self.inotify.read(timeout=0):
                     if event.wd in self.folders:
                         names.add(event.name)
-                        log = log or event.name == self.log_name
                     else:
                         log = True
         signals, self.notes = tuple(self.notes), []
+        if not (log or names or exits or signals or matters):
+            return None
         return Woke(log, frozenset(names), frozenset(exits), signals)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from overnight.cli import new_parser
 
 EXAMPLES = """\
-  overnight demo             real training in a temporary folder, removed at the end
-  overnight demo --keep      leave the folder, to look around in it
+  overnight demo             real training, in a temporary folder
+  overnight demo --keep      leave the folder, to look around
 """
 
 

@@ -34,7 +34,7 @@ WAIT_EXAMPLES = """\
 
 CLEAN_EXAMPLES = """\
   overnight clean quiet-harbor  remove the folder of one ended run
-  overnight clean --all         of all ended runs; logs kept elsewhere with --log stay
+  overnight clean --all         of all ended runs; logs elsewhere (--log) stay
 """
 
 KEEPERS_LEAVE_S = 3.0
@@ -62,8 +62,6 @@ def stop(words: list[str]) -> int:
     folder = client.find(client.find_home(), args.name, for_stop=True)
     one = client.status(folder)
     if one["state"] not in client.ENDED:
-        if one["state"] == "damaged" and one["stale"]:
-            raise FolderError(str(one["cause_text"]))
         client.request_stop(folder, now=args.now)
         if args.no_wait:
             if one["stale"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from overnight.cli.render import clean_line
 
@@ -116,7 +116,7 @@ class Follower:
         self._inotify: INotify | None = None
         self._watched: int | None = None
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from overnight import client
 from overnight.cli.end import adopter
@@ -33,7 +33,7 @@ class Foreground:
         self._echo = True
         self._stale_at = 0.0
 
-    def __enter__(self) -> Foreground:
+    def __enter__(self) -> Self:
         # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
         signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
         for number in (*ASKERS, signal.SIGHUP):

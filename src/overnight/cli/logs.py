@@ -18,7 +18,7 @@ from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 
 LOGS_EXAMPLES = """\
-  overnight logs                  everything the latest run wrote, made safe to look at
+  overnight logs                  all the latest run wrote, made harmless
   overnight logs quiet -n 20      its last 20 lines
   overnight logs -f               its last 10 lines, and on until the run ends
   overnight logs --raw > run.log  byte for byte

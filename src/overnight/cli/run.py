@@ -20,14 +20,15 @@ from overnight.folder import RunFolder
 
 EXAMPLES = """\
   overnight run -- python train.py
-  overnight run --name gpt2 --steps 19073 --params 124M --tokens-per-step 524288 \\
-      --peak-tflops 312 --devices 8 -- torchrun --nproc-per-node 8 train.py
-  overnight run --max-loss 20 --max-hours 8 --action divergence=stop -- bash run.sh
-  overnight run --foreground -- python train.py   stay; Ctrl-C ends it gracefully
-  overnight run --explain                         every setting, and where it is from
+  overnight run --name gpt2 --steps 19073 --params 124M --peak-tflops 312 \\
+      --tokens-per-step 524288 --devices 8 -- torchrun train.py
+  overnight run --max-hours 8 --action divergence=stop -- bash run.sh
+  overnight run --foreground -- python train.py  # stay; Ctrl-C stops it
+  overnight run --explain                        # every setting and its origin
 
-settings come from flags, OVERNIGHT_* (OVERNIGHT_GRACE=2m), ./overnight.toml or
-[tool.overnight] in ./pyproject.toml, ~/.config/overnight/config.toml, in this order
+settings come from flags, then OVERNIGHT_* (OVERNIGHT_GRACE=2m), then
+./overnight.toml or [tool.overnight] in ./pyproject.toml, then
+~/.config/overnight/config.toml
 """
 
 LAST_LINES = 20

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 
-def run_demo(directory: Path | None, keep: bool) -> int:  # noqa: FBT001 - the two flags of the verb, in its order
+def run_demo(directory: Path | None = None, *, keep: bool = False) -> int:
     """Run all stages; return 0, 1 if one of them failed, 2 if it cannot begin, 130 if it was interrupted.
 
     It works in ``directory``, which must be new or empty, or in a new temporary folder. The folder is removed at the
@@ -33,7 +33,7 @@ def run_demo(directory: Path | None, keep: bool) -> int:  # noqa: FBT001 - the t
     from overnight.demo.stages import play
 
     code = play(folder, keep=keep)
-    if code == 0 and not keep:
+    if code in (0, 130) and not keep:
         for entry in folder.iterdir():
             shutil.rmtree(entry, ignore_errors=True)
         if ours:

@@ -188,17 +188,13 @@ def core_tflops(seconds: float = 0.3) -> float:
 
 def say(text: str, indent: str = "   ") -> None:
     """Print a paragraph within the width, at once."""
-    print(
-        textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False), flush=True
-    )
+    lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    print(*lines, sep="\n", flush=True)
 
 
 def farewell(place: Place, *, keep: bool) -> None:
     """Stage 7: where to look next."""
-    if not keep:
-        say("This folder goes away now; `overnight demo --keep` leaves it for you. With your own training:")
-        commands = ["overnight run --name night -- python train.py", "overnight status night", "overnight attach night"]
-    else:
+    if keep:
         say("The runs are kept. Type this once, then look around:")
         commands = [
             f"export OVERNIGHT_HOME={shlex.quote(str(place.home))}",
@@ -207,9 +203,11 @@ def farewell(place: Place, *, keep: bool) -> None:
         ]
         commands += [
             "overnight logs resumed",
-            "overnight status first --json",
-            f"rm -r {shlex.quote(str(place.folder))}",
+            f"rm -r {shlex.quote(str(place.folder))}      # when you have seen enough",
         ]
+    else:
+        say("This folder goes away now; `overnight demo --keep` leaves it for you. With your own training:")
+        commands = ["overnight run --name night -- python train.py", "overnight status night", "overnight attach night"]
     for command in commands:
         print(f"     {command}", flush=True)
 

@@ -93,12 +93,17 @@ def field_of(key: str) -> str:
     return ""
 
 
+def exponent_of(field: str, unit: str | None) -> int | None:
+    """Return the power of ten between what is printed with ``unit`` and the unit of ``Record``; None: no such unit."""
+    return _EXPONENTS.get(field, _NO_UNIT).get(unit or "")
+
+
 def field_value(field: str, text: str | None, unit: str | None) -> float | None:
     """Return the value of a known field in the unit of ``Record``, or None when number or unit cannot be read.
 
     ``mfu`` stays in percent as printed; a negative one is a program's word for "unknown".
     """
-    exponent = _EXPONENTS.get(field, _NO_UNIT).get(unit or "")
+    exponent = exponent_of(field, unit)
     if exponent is None:
         return None
     value = parse_number(text, exponent)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WORD_CHARACTERS = _LETTERS + "0123456789_./+-"
 _LONGEST_WORD = 32
-_NUMBER_LIKE = re.compile(rf"[-+]?[0-9.][0-9.eE+-]*{UNIT}?")
+_NUMBER_LIKE = re.compile(rf"[-+]|[-+]?[0-9.][0-9.eE+-]*{UNIT}?")
 
 
 class Segment(NamedTuple):

@@ -30,7 +30,7 @@ _PIECE = re.compile(
     r"|[IWEF][0-9]{4} [0-9:.]{8,18} +[0-9]{1,10} [A-Za-z0-9_./-]{1,128}:[0-9]{1,7}\]"  # absl and glog
     rf"|\[\s{{0,8}}{_LEVEL}\s{{0,8}}\]|{_LEVEL}(?=[\s:|\],-]|$)"
     rf"|{_RANK_WORD}[ _:=]{{0,2}}(?P<rank3>[0-9]{{1,6}})\s?(?:[:|\]]|-\s)"
-    r"|(?P<rank4>[0-9]{1,6}): (?=\S)"  # srun --label
+    r"|(?P<rank4>[0-9]{1,6}): (?=\S|$)"  # srun --label
     rf"|\[(?!{_KEYS}[ =:\]]){_NAME}(?:[:][A-Za-z0-9_.<>-]{{1,64}}){{0,3}}\]"
     rf"|(?!{_KEYS}\s*[-:|]){_NAME}(?::[A-Za-z0-9_<>]{{1,64}}:[0-9]{{1,7}})?(?::(?![/=])(?!\s*[-+.0-9])|\s+[-|]\s)"
 )
@@ -49,14 +49,13 @@ def strip_prefix(text: str, begin: int = 0, end: int | None = None) -> tuple[int
     rank: int | None = None
     at = begin
     for _ in range(_MOST_PIECES):
-        at = _skip_gap(text, at, end)
-        piece = _PIECE.match(text, at, end)
+        piece = _PIECE.match(text, _skip_gap(text, at, end), end)
         if piece is None:
             break
         if piece.lastgroup is not None:
             rank = int(piece[piece.lastgroup])
         at = piece.end()
-    return rank, at
+    return rank, _skip_gap(text, at, end)
 
 
 def prefix_before(text: str, low: int, at: int) -> tuple[int | None, int]:

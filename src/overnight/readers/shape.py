@@ -8,6 +8,7 @@ general parse, so that a shape changes the speed of a reader and never what it r
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overnight.events import Record
@@ -26,13 +27,13 @@ _MOST_PADDING = 16
 
 
 class Slot(NamedTuple):
-    """One value of a line: its place, its field of ``Record`` ("" for extra), its key, its unit, whether text."""
+    """One value of a line: its place, its field of ``Record`` ("" for extra), its key, power of ten, whether text."""
 
     begin: int
     end: int
     field: str
     key: str
-    unit: str | None = None
+    exponent: int = 0
     text: bool = False
 
 
@@ -121,13 +122,9 @@ def _converter(slot: Slot) -> Callable[[str], Any]:
         return str
     if slot.field == "step":
         return int
-    if slot.field == "dt_s" and (slot.unit == "ms" or slot.key.endswith("ms")):
-        return _thousandth
+    if slot.exponent:
+        return partial(parse_number, exponent=slot.exponent)
     return _float
-
-
-def _thousandth(text: str) -> float | None:
-    return parse_number(text, -3)
 
 
 def _float(text: str) -> float:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from overnight.events import Record
-from overnight.readers.fields import UNIT, field_of, field_value
+from overnight.readers.fields import UNIT, exponent_of, field_of, field_value
 from overnight.readers.glue import Segment, segments, touches
 from overnight.readers.numbers import NUMBER, PLAIN, WHOLE, parse_number, parse_whole
 from overnight.readers.shape import Shape, Slot, learn
@@ -44,7 +44,7 @@ _FIELD = re.compile(
 
 _EVAL_WORDS = re.compile(
     r"(?<![A-Za-z/.])(?:eval|evaluate|evaluating|evaluation|val|valid|validate|validating|validation)(?![A-Za-z/.])"
-    r"|(?<![A-Za-z/.])(?:test|testing)[\s:|\]-]{0,8}$",
+    r"|(?<![A-Za-z/.])(?:test|testing)[\s\]]{1,8}$",
     re.IGNORECASE,
 )
 # sentences about a step that is over: they repeat its numbers and are no progress
@@ -227,15 +227,16 @@ class _Fields:
             self.learnable = False
         elif field:
             name = self._keep(field, number, unit)
-            if number is not None:
-                self._learn(Slot(*match.span("number"), name, key, unit), parse_number(number))
+            exponent = exponent_of(field, unit)
+            if number is not None and exponent is not None:
+                self._learn(Slot(*match.span("number"), name, key, exponent), parse_number(number))
         elif len(self.extra) < _MOST_EXTRA and key not in self.extra:
             begin, end = match.start("text" if number is None else "number"), match.end()
             value = parse_number(number) if unit is None else None
             if value is None:
                 end = min(end, begin + _LONGEST_TEXT)
             self.extra[key] = match.string[begin:end] if value is None else value
-            self._learn(Slot(begin, end, "", key, None, text=value is None), value)
+            self._learn(Slot(begin, end, "", key, text=value is None), value)
 
     def _learn(self, slot: Slot, value: float | None) -> None:
         """Note the place of a value, if its shape will fit others of its kind."""

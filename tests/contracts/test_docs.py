@@ -1,0 +1,541 @@
+"""The documentation says what there is, and nothing else: what a user can name is taken from the code and looked up.
+
+Tables are read by their first column, so that a word in passing does not count as documentation. Where it can be done
+the comparison goes both ways: what is documented must exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from overnight import cli, client, errors, lifecycle, options, snapshot, wiring
+from overnight.attempt import Attempt
+from overnight.events import Request, RuleAction, Severity, Verdict
+from overnight.facts import Facts
+from overnight.folder import RunFolder, write_json
+from overnight.lifecycle import RunState
+from overnight.readers.pattern import Pattern
+from overnight.rules import divergence
+from overnight.spec import RunSpec
+from overnight.tail import Line
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "overnight"
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+
+CODE = re.compile(r"`([^`]+)`")
+HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+# -- reading the pages -----------------------------------------------------------------------------------------------
+
+
+@cache
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def section(name: str, heading: str) -> str:
+    """Return the text below a heading, up to the next one of its level or above."""
+    text = page(name)
+    found = [match for match in HEADING.finditer(text) if match[2] == heading]
+    assert len(found) == 1, f"{name} has {len(found)} headings {heading!r}"
+    level = len(found[0][1])
+    end = next((match.start() for match in HEADING.finditer(text, found[0].end()) if len(match[1]) <= level), len(text))
+    return text[found[0].end() : end]
+
+
+def own_text(name: str, heading: str) -> str:
+    """Return the text below a heading, up to the next heading of any level."""
+    return HEADING.split(section(name, heading))[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of all table rows, without the heads and rules."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    rules = {at for at, cells in enumerate(found) if all(set(cell) <= {"-"} and cell for cell in cells)}
+    return [cells for at, cells in enumerate(found) if at not in rules and at + 1 not in rules]
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """Return {first code word of the first cell: the other cells}; a word that stands twice is an error."""
+    found: dict[str, list[str]] = {}
+    for cells in rows(text):
+        words = CODE.findall(cells[0])
+        assert words, f"the first cell {cells[0]!r} names nothing"
+        assert words[0] not in found, f"{words[0]} is documented twice"
+        found[words[0]] = cells[1:]
+    return found
+
+
+def blocks(text: str) -> list[str]:
+    """Return the indented code blocks of a text, their indentation of four removed."""
+    lines = [line[4:] if line.startswith("    ") else "" if not line else "\0" for line in text.splitlines()]
+    return [block.strip("\n") for block in "\n".join(lines).split("\0") if block.strip("\n")]
+
+
+def trees(*folders: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
+        for path in sorted(folder.glob("*.py")):
+            yield path, ast.parse(path.read_text())
+
+
+# -- verbs and flags -------------------------------------------------------------------------------------------------
+
+
+def help_of(verb: str) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert cli.main([verb, "--help"]) == 0
+    return said.getvalue()
+
+
+def flags_offered(verb: str) -> set[str]:
+    """Return the flags of a verb's help, the examples left out."""
+    return set(FLAG.findall(help_of(verb).partition("examples:")[0])) - {"--help"}
+
+
+def flags_documented(verb: str) -> set[str]:
+    return {word for word in table(own_text("reference.md", verb)) if word.startswith("--")}
+
+
+def setting_flags() -> set[str]:
+    """Return the flags that ``run`` has for the documented settings; the actions share one."""
+    return {"--action" if word.startswith("--action-") else word for word in table(section("reference.md", "Settings"))}
+
+
+def test_every_verb_is_documented_and_no_other() -> None:
+    assert list(table(own_text("reference.md", "Verbs"))) == list(cli.VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_exits_0_and_names_exactly_the_documented_flags(verb: str) -> None:
+    documented = flags_documented(verb) | (setting_flags() if verb == "run" else set())
+    offered = flags_offered(verb)
+    # `overnight run --log` is named in the help of other verbs too
+    assert offered - documented - (set() if verb == "run" else setting_flags()) == set()
+    assert documented - offered == set()
+
+
+def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
+    documented = table(section("reference.md", "Settings"))
+    assert set(documented) == {setting.flag for setting in options.SETTINGS}
+    for setting in options.SETTINGS:
+        default = CODE.findall(documented[setting.flag][0])
+        if setting.default is None:
+            assert not default, f"{setting.flag} has no default, {default} is documented"
+        else:
+            assert [setting.parse(word) for word in default] == [setting.default], setting.flag
+
+
+def test_choices_are_documented() -> None:
+    documented = table(section("reference.md", "Settings"))
+    choices = [setting for setting in options.SETTINGS if "|" in (setting.metavar or "")]
+    assert len(choices) >= 5
+    for setting in choices:
+        assert CODE.findall(documented[setting.flag][1]) == (setting.metavar or "").split("|"), setting.flag
+
+
+def test_every_environment_variable_is_documented() -> None:
+    assert set(table(section("reference.md", "Environment"))) == {f"OVERNIGHT_{name}" for name in options.NOT_SETTINGS}
+
+
+def test_the_settings_file_of_the_reference_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from overnight.settings import resolve
+
+    (example,) = [block for block in blocks(section("reference.md", "Where settings come from")) if "=" in block]
+    (tmp_path / "overnight.toml").write_text(example)
+    environ = {"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(tmp_path / "none")}
+    resolved = resolve({}, ["true"], home=tmp_path / "home", environ=environ, cwd=tmp_path)
+    assert resolved.spec.nonfinite_signal == "kill"
+    assert resolved.spec.actions == {"nonfinite": "terminate", "divergence": "alert"}
+    assert (resolved.spec.max_loss, resolved.spec.max_hours) == (12, 8)
+    assert set(table_keys(example)) == {*options.TABLES}, "each rule's table is shown"
+
+
+def table_keys(toml: str) -> list[str]:
+    return re.findall(r"^\[rules\.(\w+)\]", toml, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_the_pages_use_only_what_there_is(path: Path) -> None:
+    text = re.sub(r"\\\n\s*", " ", path.read_text())
+    for words in re.findall(r"^    +(?:\$ )?overnight (.+)$", text, re.MULTILINE):
+        asked = words.partition(" -- ")[0].partition("#")[0]
+        verb = asked.split()[0].rstrip(";")
+        assert verb in cli.VERBS, f"{path.name}: overnight {words}"
+        assert set(FLAG.findall(asked)) <= flags_offered(verb), f"{path.name}: overnight {words}"
+
+
+def test_commands_are_found_in_the_pages() -> None:
+    found = sum(len(re.findall(r"^    +(?:\$ )?overnight (.+)$", path.read_text(), re.MULTILINE)) for path in PAGES)
+    assert found > 20
+
+
+# -- rules and readers -----------------------------------------------------------------------------------------------
+
+
+def bare_spec(**fields: object) -> RunSpec:
+    known = {"name": "quiet", "argv": ("true",), "executable": "/bin/true", "cwd": "/", "log": "/tmp/output.log"}
+    return msgspec.convert({**known, **fields}, RunSpec)
+
+
+def no_complaints(text: str) -> None:
+    raise AssertionError(text)
+
+
+def rules_by_literal() -> set[str]:
+    """Return the rules that are named where a verdict is made outside ``rules/``."""
+    found = set()
+    for _, tree in trees(SOURCE):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Verdict":
+                named = [word.value for word in node.keywords if word.arg == "rule"]
+                found |= {one.value for one in named if isinstance(one, ast.Constant)}
+    return found
+
+
+def test_every_rule_is_documented_with_its_action() -> None:
+    documented = table(own_text("reference.md", "Rules").split("| Action |")[0])
+    spec = bare_spec()
+    rules = [*wiring.make_rules(spec, no_complaints), *wiring.make_time_rules(spec)]
+    assert set(documented) == {rule.name for rule in rules} | rules_by_literal()
+    assert {rule.name for rule in rules} == {*wiring.RULES, *wiring.TIME_RULES} == {*options.RULES}
+    for rule in rules:
+        assert CODE.findall(documented[rule.name][0]) == [rule.action], rule.name
+    for name in wiring.RULES:
+        assert documented[name][1] == "critical"
+
+
+def test_the_thresholds_of_divergence_are_documented() -> None:
+    row = table(own_text("reference.md", "Rules").split("| Action |")[0])["divergence"]
+    assert f" {wiring.LANGUAGE_MODEL_MAX_LOSS:g} " in row[-1]
+    why = section("reference.md", "Why healthy runs are not ended")
+    assert f"only by {divergence.ARMED_AFTER} losses" in " ".join(why.split())
+
+
+def test_every_rule_that_may_end_a_run_says_why_healthy_runs_are_not_ended() -> None:
+    reasons = re.findall(r"^- \*\*`(\w+)`\*\*", section("reference.md", "Why healthy runs are not ended"), re.MULTILINE)
+    assert reasons == [*options.RULES]
+
+
+def test_every_action_and_severity_is_documented() -> None:
+    actions = {*RuleAction.__args__}
+    assert set(table("| Action |" + own_text("reference.md", "Rules").split("| Action |")[1])) == actions
+    severity = table(section("reference.md", "verdicts"))["severity"]
+    assert set(CODE.findall(severity[0])) == {*Severity.__args__}
+
+
+def test_every_reader_is_documented_and_reads_the_lines_of_its_section() -> None:
+    assert set(table(own_text("reference.md", "Readers"))) == {*wiring.READERS, Pattern.name}
+    for name, make in wiring.READERS.items():
+        lines = "\n".join(blocks(section("reference.md", name))).splitlines()
+        assert len(lines) >= 3, name
+        for line in lines:
+            records = make()(Line(line, 0), 0.0, 0)
+            assert records, f"{name} does not read {line!r}"
+            assert records[0].step is not None, line
+            assert records[0].loss is not None, line
+
+
+def test_the_pattern_of_the_how_to_reads_and_names_known_groups() -> None:
+    text = section("how-to.md", "My script prints another kind of line")
+    regex = re.findall(r"--pattern '([^']+)'", text)
+    assert len(regex) == 1
+    (record,) = Pattern(regex[0])(Line("it 7 of 9, nll=nan", 0), 0.0, 0) or ()
+    assert record.step == 7
+    assert record.loss != record.loss
+    groups = CODE.findall(text.split("Groups that are understood:")[1].split(" At least")[0])
+    assert {"step", "loss", "dt", "rank"} <= set(groups)
+    for group in groups:
+        regex_of_one = "^(?P<loss>[0-9])" if group == "loss" else f"(?P<loss>[0-9]) (?P<{group}>[0-9])"
+        (record,) = Pattern(regex_of_one)(Line("3 4", 0), 0.0, 0) or ()
+        assert record.extra is None, f"{group} is not understood"
+
+
+# -- states, causes, exit codes --------------------------------------------------------------------------------------
+
+
+def diagram() -> str:
+    """Return the table of transitions as the architecture page shows it."""
+    order = list(lifecycle.TRANSITIONS)
+    width = max(map(len, order))
+    lines = []
+    for state, following in lifecycle.TRANSITIONS.items():
+        words = [one for one in order if one in following]
+        lines.append(f"{state:<{width}} -> {' '.join(words) or '(end)'}")
+    return "\n".join(lines)
+
+
+def test_the_state_diagram_is_the_table() -> None:
+    assert diagram() in blocks(section("architecture.md", "States"))
+
+
+def test_every_state_is_explained() -> None:
+    assert list(table(section("architecture.md", "States"))) == list(lifecycle.TRANSITIONS)
+
+
+def ends_documented() -> dict[tuple[str, str], int]:
+    found = {}
+    for cells in rows(section("exit-codes.md", "Ended runs")):
+        state, cause = CODE.findall(cells[0])[0], (CODE.findall(cells[1]) or [cells[1]])[0]
+        found[state, cause] = int(cells[2])
+    return found
+
+
+def test_every_end_has_its_documented_exit_code() -> None:
+    for (state, cause), code in ends_documented().items():
+        assert state in lifecycle.ENDED
+        assert lifecycle.exit_code(state, cause) == code, (state, cause)
+    assert {state for state, _ in ends_documented()} == lifecycle.ENDED
+
+
+def test_every_cause_is_documented() -> None:
+    causes = {cause for _, cause in ends_documented()} - {"the last cause"}
+    known = {*lifecycle.FAILURES, *lifecycle.LIMITS, *options.RULES, "completed", "bad_teardown", "user", "preempted"}
+    assert causes == known
+
+
+def causes_given() -> set[str]:
+    """Return the causes that ``decide`` can give: the words of its helpers, and the names of rules."""
+    tree = ast.parse((SOURCE / "lifecycle.py").read_text())
+    deciders = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith(("_", "decide"))
+    ]
+    words = {node.value for one in deciders for node in ast.walk(one) if isinstance(node, ast.Constant)}
+    return {cause for _, cause in ends_documented() if cause in words} | {*options.RULES}
+
+
+def test_causes_kept_for_later_are_those_that_nothing_gives() -> None:
+    later = {CODE.findall(cells[1])[0] for cells in rows(section("exit-codes.md", "Kept for later versions"))[:-1]}
+    now = {CODE.findall(cells[1])[0] for cells in rows(own_text("exit-codes.md", "Ended runs"))}
+    assert len(later) > 5
+    assert now == causes_given()
+    assert later & causes_given() == set()
+
+
+def exit_codes_of_the_code() -> set[int]:
+    codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
+    codes |= {lifecycle.exit_code(*end) for end in ends_documented()}
+    return codes | {cli.INTERRUPTED, cli.BROKEN_PIPE}
+
+
+def test_every_exit_code_is_documented() -> None:
+    others = {int(cells[0]) for cells in rows(section("exit-codes.md", "Everything else"))}
+    assert others | set(ends_documented().values()) == exit_codes_of_the_code()
+
+
+# -- status, journal, inbox, folder ----------------------------------------------------------------------------------
+
+
+def a_verdict() -> Verdict:
+    return Verdict(rule="nonfinite", severity="critical", action="terminate", text="loss is NaN", step=21, at=1e9)
+
+
+def a_status(folder: RunFolder) -> dict[str, object]:
+    """Return what ``status --json`` shows of a run, built by the code that builds it."""
+    folder.create()
+    spec = bare_spec(name=folder.name)
+    attempt = Attempt(1, folder=folder, spec=spec, wake=None, say=no_complaints)
+    built = snapshot.build(
+        spec=spec,
+        monitor=wiring.make_monitor(spec, no_complaints),
+        state=RunState(state="running", attempt=1),
+        attempts=[attempt.line()],
+        verdicts=[a_verdict()],
+        created_at=time.time(),
+        now=time.time(),
+        active_s=None,
+        keepers={},
+        checkpoint=None,
+        notes=(),
+    )
+    write_json(folder.run_json, {"spec": msgspec.structs.asdict(spec)})
+    write_json(folder.status_json, built)
+    return client.status(folder)
+
+
+def test_every_field_of_status_is_documented(tmp_path: Path) -> None:
+    shown = a_status(RunFolder(tmp_path / "quiet"))
+    documented = table(own_text("reference.md", "Status JSON"))
+    assert set(documented) == set(shown)
+    assert set(client.FIELDS) <= set(documented)
+    for part in ("verdicts", "attempts"):
+        assert set(table(section("reference.md", part))) == set(shown[part][0]), part
+
+
+def test_every_field_of_a_checkpoint_is_documented(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "quiet")
+    folder.create()
+    facts = Facts(folder)
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7)
+    assert facts.checkpoint is not None
+    # the supervisor adds what it thinks of it
+    assert set(table(section("reference.md", "checkpoint"))) == {*facts.checkpoint, "valid", "healthy"}
+
+
+def facts_said() -> dict[str, Path]:
+    """Return every fact name that is passed to a ``say`` method as a literal."""
+    found = {}
+    for path, tree in trees(SOURCE):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            said = node.args[0]
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "say":
+                assert isinstance(said, ast.Constant), f"{path.name}:{node.lineno}: a fact's name must be a literal"
+                found[str(said.value)] = path
+    return found
+
+
+def test_every_fact_is_documented_and_no_other() -> None:
+    assert set(table(section("reference.md", "Journal"))) == set(facts_said())
+
+
+def test_every_request_is_documented() -> None:
+    documented = table(section("reference.md", "Inbox"))
+    assert set(documented) == set(Request.__struct_fields__)
+    kinds = next(field.type for field in msgspec.structs.fields(Request) if field.name == "kind").__args__
+    assert set(CODE.findall(documented["kind"][0])) == {*kinds}
+    (example,) = [block for block in blocks(section("reference.md", "Inbox")) if block.startswith("{")]
+    assert msgspec.json.decode(example, type=Request).kind == "stop"
+
+
+def test_every_file_of_a_run_folder_is_documented() -> None:
+    folder = RunFolder(Path("/home/runs/quiet"))
+    attempt = folder.attempt(1)
+    paths = [value for one in (folder, attempt) for value in vars(one).values() if isinstance(value, Path)]
+    names = {str(path.relative_to(folder.path)) for path in paths if path != folder.path}
+    folders = {"attempts", "inbox", "owner", "evidence"}
+    wanted = {f"{name}/" if name in folders else name for name in names if name != "attempts/001"}
+    documented = table(section("run-folder.md", "Files"))
+    assert set(documented) == wanted | {"metrics.damaged"}
+
+
+def test_the_format_versions_are_documented() -> None:
+    text = section("run-folder.md", "Formats")
+    assert f'"format": {snapshot.FORMAT}' in text
+    assert table(own_text("reference.md", "Status JSON"))["format"][0] == str(snapshot.FORMAT)
+
+
+def test_the_fields_of_stop_json_for_scripts_are_documented() -> None:
+    documented = set(table(section("run-folder.md", "stop.json")))
+    tree = ast.parse((SOURCE / "stopping.py").read_text())
+    written = {
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert {"cause", "save", "at"} == documented
+    assert documented <= written
+
+
+# -- the pages themselves --------------------------------------------------------------------------------------------
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), f"{path.name}: {target}"
+        assert ROOT in (there, *there.parents), f"{path.name}: {target} leads out of the repository"
+        if anchor:
+            assert anchor in {slug(match[2]) for match in HEADING.finditer(there.read_text())}, f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_every_page_is_linked_from_the_readme(path: Path) -> None:
+    assert f"](docs/{path.name})" in (ROOT / "README.md").read_text()
+
+
+def modules() -> set[str]:
+    found = {path.name for path in SOURCE.glob("*.py")}
+    return found | {f"{path.parent.name}/" for path in SOURCE.glob("*/__init__.py")}
+
+
+def test_the_tree_of_the_readme_is_the_tree() -> None:
+    text = (ROOT / "README.md").read_text()
+    (tree,) = [block for block in blocks(text) if block.startswith("src/overnight/")]
+    inside = "\n".join(line for line in tree.splitlines()[1:] if line.startswith("  ") or not line)
+    named = [word for line in inside.splitlines() for word in re.findall(r"^[\w. /]+?(?=  |$)", line.strip())]
+    words = [word for one in named for word in one.split()]
+    assert sorted(words) == sorted(modules())
+    for line in tree.splitlines():
+        if line and not line.startswith(" "):
+            assert (ROOT / line.split()[0]).is_dir(), line
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    named = [word for cells in rows(section("architecture.md", "The rooms")) for word in CODE.findall(cells[0])]
+    doors = {"__init__.py", "__main__.py"}
+    assert sorted(named) == sorted(name.removesuffix(".py") for name in modules() - doors)
+
+
+def test_python_in_the_pages_is_python() -> None:
+    snippets = [
+        block
+        for path in PAGES
+        for block in blocks(path.read_text())
+        if re.match(r"(import|from|def) ", block) and "->" not in block
+    ]
+    assert len(snippets) >= 3
+    for snippet in snippets:
+        ast.parse(snippet)
+
+
+def test_the_save_wanted_of_the_how_to_obeys_stop_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = [block for block in blocks(page("how-to.md")) if "def save_wanted" in block]
+    scope: dict[str, object] = {}
+    exec(text, scope)
+    save_wanted = scope["save_wanted"]
+    assert callable(save_wanted)
+    for name in ("OVERNIGHT_RUN_DIR", "OVERNIGHT_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+    assert save_wanted() is True, "without Overnight"
+    folder = RunFolder(tmp_path / "quiet")
+    folder.create()
+    folder.attempt(1).path.mkdir()
+    monkeypatch.setenv("OVERNIGHT_RUN_DIR", str(folder.path))
+    monkeypatch.setenv("OVERNIGHT_ATTEMPT", "1")
+    assert save_wanted() is True, "before any order"
+    for wanted in (True, False):
+        folder.attempt(1).stop_json.write_text(json.dumps({"cause": "nonfinite", "save": wanted, "at": 1.0}))
+        assert save_wanted() is wanted
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    from overnight import __version__
+
+    assert __version__ in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_numbers_of_sniffing_are_documented() -> None:
+    from overnight.readers import sniff
+
+    text = " ".join(own_text("reference.md", "Readers").split())
+    assert f"After {sniff.LOCK_AFTER_LINES} lines" in text
+    assert f"if it has read {sniff.LOCK_AFTER_CREDIT} such records" in text
+    assert f"takes over after {sniff.SWITCH_AFTER_CREDIT} records" in text

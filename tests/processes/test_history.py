@@ -1,0 +1,253 @@
+"""metrics.db: one transaction for everything, numbers SQLite does not know, damage, disks of both kinds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overnight.events import Record, Verdict
+from overnight.history import History, decode_state, encode_state, open_history, records_of
+from overnight.monitor import Entry
+
+NUMBERS = ("loss", "dt_s", "tokens", "tokens_per_s", "samples_per_s", "mfu", "lr", "grad_norm", "epoch")
+
+
+def entry(offset: int = 0, *, source: int = 0, part: int = 0, attempt: int = 1, segment: int = 2, **said: Any) -> Entry:
+    """Return an entry as the monitor makes it."""
+    record = Record(reader="test", source=source, offset=offset, part=part, at=1.5, **said)
+    return Entry(record, attempt, segment)
+
+
+def rows(path: Path, table: str = "records") -> list[dict[str, Any]]:
+    """Return a table as a stranger with sqlite3 sees it."""
+    with closing(sqlite3.connect(path)) as db:
+        db.row_factory = sqlite3.Row
+        return [dict(row) for row in db.execute(f"SELECT * FROM {table}")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a metrics.db that is not there yet."""
+    return tmp_path / "metrics.db"
+
+
+def test_every_field_of_a_record_is_stored(path: Path) -> None:
+    said = {name: index + 0.1 for index, name in enumerate(NUMBERS)}
+    history = History(path)
+    said_besides = {"kind": "eval", "rank": 4, "step": 12, "extra": {"a": 1.0, "b": "x"}}
+    history.commit([entry(7, source=3, part=1, **said_besides, **said)], [], b"")
+    history.close()
+    (row,) = records_of(path)
+    extra = json.loads(str(row.pop("extra")))
+    assert extra == {"a": 1.0, "b": "x"}
+    place = {"source": 3, "offset": 7, "part": 1, "attempt": 1, "segment": 2, "at": 1.5}
+    assert row == {**place, "reader": "test", "kind": "eval", "rank": 4, "step": 12, **said}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(("value", "stored"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (None, None)])
+def test_numbers_that_sqlite_does_not_keep_are_texts_and_unknown_is_null(
+    path: Path, name: str, value: float | None, stored: str | None
+) -> None:
+    history = History(path)
+    history.commit([entry(**{name: value, "extra": {"g": math.nan}})], [], b"")
+    history.close()
+    (row,) = records_of(path)
+    assert row[name] == stored
+    assert row["extra"] == '{"g": "nan"}'
+
+
+def test_records_come_in_the_order_of_the_log_and_once(path: Path) -> None:
+    history = History(path)
+    history.commit([entry(20, step=3), entry(10, part=1, step=2), entry(10, step=1)], [], b"")
+    history.commit([entry(0, source=1, step=4), entry(20, step=3)], [], b"")
+    history.close()
+    assert [row["step"] for row in records_of(path)] == [1, 2, 3, 4]
+
+
+def test_verdicts_are_kept_once_by_their_key(path: Path) -> None:
+    verdict = Verdict(
+        rule="nonfinite", severity="critical", action="terminate", text="NaN", step=4, at=9.25, offset=3,
+        evidence={"loss": math.nan},
+    )  # fmt: skip
+    history = History(path)
+    history.commit([], [verdict, verdict], b"")
+    history.commit([], [verdict], b"")
+    history.close()
+    (row,) = rows(path, "verdicts")
+    assert (row["rule"], row["step"], row["at"], row["offset"], row["evidence"]) == (
+        "nonfinite", 4, 9.25, 3, '{"loss": "nan"}',
+    )  # fmt: skip
+
+
+def test_a_commit_that_fails_leaves_everything_as_it_was(path: Path) -> None:
+    history = History(path)
+    history.commit([entry(1, step=1)], [], b"first")
+    with pytest.raises(OverflowError):
+        history.commit([entry(2, step=2), entry(3, step=2**70)], [], b"second")
+    history.db.execute("CREATE TEMP TRIGGER full BEFORE INSERT ON state BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(sqlite3.Error):
+        history.commit([entry(2, step=2)], [], b"second")
+    history.db.execute("DROP TRIGGER full")
+    assert history.load() == b"first"
+    assert [row["step"] for row in records_of(path)] == [1]
+    history.commit([entry(2, step=2)], [], b"third")  # and it goes on
+    assert history.load() == b"third"
+    history.close()
+
+
+def test_state_of_another_format_is_no_state(path: Path) -> None:
+    history = History(path)
+    assert history.load() is None
+    history.commit([], [], b"mine")
+    history.db.execute("UPDATE state SET format = 99")
+    assert history.load() is None
+    history.close()
+
+
+@pytest.mark.parametrize(("network", "mode"), [(False, "wal"), (True, "delete")])
+def test_wal_only_where_it_is_safe(path: Path, network: bool, mode: str) -> None:
+    history = History(path, network=network)
+    history.commit([entry(1, step=1)], [], b"x")
+    assert history.db.execute("PRAGMA journal_mode").fetchone() == (mode,)
+    assert path.with_name("metrics.db-wal").exists() is not network
+    assert [row["step"] for row in records_of(path)] == [1]  # a reader beside the writer
+    history.close()
+    assert not path.with_name("metrics.db-wal").exists()
+
+
+def test_the_disk_turning_out_to_be_a_network_disk_changes_the_mode(path: Path) -> None:
+    History(path).close()
+    history = History(path, network=True)
+    assert history.db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    history.close()
+
+
+@pytest.mark.parametrize("damage", ["noise", "head", "middle", "half"])
+def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
+    history = History(path)
+    history.commit([entry(offset, step=offset) for offset in range(5000)], [], b"state" * 1000)
+    history.close()
+    data = bytearray(path.read_bytes())
+    if damage == "noise":
+        data = bytearray(os.urandom(len(data)))
+    elif damage == "head":
+        data[:100] = bytes(100)
+    elif damage == "middle":
+        data[100:8192] = b"\xff" * 8092
+    else:
+        del data[len(data) // 2 :]
+    path.write_bytes(data)
+    history, said = open_history(path)
+    assert said is not None
+    assert str(path) in said
+    assert history.load() is None
+    history.commit([entry(1, step=1)], [], b"new")
+    history.close()
+    assert path.with_suffix(".damaged").read_bytes() == data
+    assert [row["step"] for row in records_of(path)] == [1]
+
+
+def test_a_write_ahead_log_that_is_noise_loses_at_most_what_it_held(path: Path) -> None:
+    history = History(path)
+    history.commit([entry(1, step=1)], [], b"first")
+    history.close()
+    path.with_name("metrics.db-wal").write_bytes(os.urandom(40_000))
+    history, said = open_history(path)
+    assert said is None
+    assert history.load() == b"first"
+    history.close()
+
+
+def test_a_file_that_is_locked_or_out_of_reach_is_left_alone(path: Path) -> None:
+    first = History(path, network=True)
+    first.commit([entry(1, step=1)], [], b"kept")
+    first.db.execute("BEGIN EXCLUSIVE")
+    second, said = open_history(path, network=True)
+    assert said is not None
+    assert "locked" in said
+    assert second.load() is None
+    second.commit([entry(2, step=2)], [], b"lost")  # it works, and nothing of it is kept
+    second.close()
+    first.db.execute("COMMIT")
+    assert first.load() == b"kept"
+    first.close()
+    assert sorted(one.name for one in path.parent.iterdir()) == ["metrics.db"]
+    nowhere, said = open_history(path.parent / "gone" / "metrics.db")
+    assert said is not None
+    nowhere.close()
+
+
+def test_a_path_with_signs_that_mean_something_in_addresses(tmp_path: Path) -> None:
+    folder = tmp_path / "50% of #1? yes&mode=rwc"
+    folder.mkdir()
+    history = History(folder / "metrics.db")
+    history.commit([entry(1, step=1)], [], b"")
+    assert [row["step"] for row in records_of(folder / "metrics.db")] == [1]
+    history.close()
+
+
+def test_reading_makes_no_file_where_there_is_none(path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        list(records_of(path))
+    assert not path.exists()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from overnight.events import Record
+from overnight.history import History
+from overnight.monitor import Entry
+history = History(Path(sys.argv[1]))
+for turn in range(10**9):
+    entries = [Entry(Record(reader="t", offset=turn, part=part, step=turn), 1, 1) for part in range(3)]
+    history.commit(entries, [], str(turn).encode())
+    print(turn, flush=True)
+"""
+
+
+def test_sigkill_leaves_whole_transactions(path: Path) -> None:
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for _line in range(30):
+                told = int(child.stdout.readline())
+            child.send_signal(signal.SIGKILL)
+        history, said = open_history(path)
+        assert said is None
+        state = int(history.load() or b"-1")
+        assert state >= told
+        found = [(row["step"], row["part"]) for row in records_of(path)]
+        assert found[-3:] == [(max(found)[0], part) for part in range(3)]
+        history.close()
+        assert len(found) % 3 == 0
+
+
+builtins = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(builtins)
+def test_state_comes_back_as_it_was(value: object) -> None:
+    assert decode_state(encode_state(value)) == value
+
+
+def test_state_keeps_nan_and_infinities() -> None:
+    back = decode_state(encode_state([math.nan, math.inf, -math.inf]))
+    assert repr(back) == "[nan, inf, -inf]"

@@ -1,0 +1,167 @@
+"""``stop``, ``wait`` and ``clean`` on hand-made folders: exit codes, requests, and what must never be removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overnight import cli
+from overnight.folder import RunFolder, boot_id, write_json
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OVERNIGHT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def me() -> dict[str, Any]:
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return {"pid": os.getpid(), "start_ticks": int(after_name[19]), "boot_id": boot_id()}
+
+
+def make(home: Path, name: str, status: dict[str, Any], *, kept: bool = False) -> RunFolder:
+    folder = RunFolder(home / "runs" / name)
+    folder.create()
+    write_json(folder.run_json, {"spec": {}})
+    write_json(folder.status_json, status)
+    if kept:
+        write_json(folder.shim_json, {"boot_id": boot_id(), "shim": me()})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "code"),
+    [
+        ("finished", "completed", 0),
+        ("finished", "bad_teardown", 0),
+        ("stopped", "user", 103),
+        ("stopped", "nonfinite", 104),
+        ("stopped", "divergence", 104),
+        ("stopped", "a_rule_of_the_user", 104),
+        ("stopped", "wall_clock", 105),
+        ("stopped", "preempted", 107),
+        ("failed", "crash", 100),
+        ("gave_up", "crash", 106),
+    ],
+)
+def test_wait_exits_by_the_table(
+    home: Path, state: str, cause: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(home, "r", {"state": state, "cause": cause, "cause_text": "because"})
+    assert cli.main(["wait", "r"]) == code
+    assert capsys.readouterr().out == f"r {state} ({cause}): because\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [({"exit_code": 7}, 7), ({"signal": "SIGSEGV"}, 139), ({}, 100), ({"signal": "SIGWHAT"}, 100)]
+)
+def test_the_commands_own_exit_code_is_handed_on(home: Path, how: dict[str, Any], code: int) -> None:
+    make(home, "r", {"state": "failed", "cause": "crash", **how})
+    assert cli.main(["wait", "--pass-exit-code", "--json"]) == code
+
+
+def test_wait_gives_up_with_101(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", {"state": "running"}, kept=True)
+    assert cli.main(["wait", "--timeout", "0.05s"]) == 101
+    assert "still running" in capsys.readouterr().err
+
+
+def test_stop_of_an_ended_run_is_0_and_asks_for_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "r", {"state": "failed", "cause": "crash"})
+    assert cli.main(["stop", "r"]) == 0
+    assert "failed (crash)" in capsys.readouterr().out
+    assert list(folder.inbox.iterdir()) == []
+
+
+def test_stop_without_waiting_leaves_one_request(home: Path) -> None:
+    folder = make(home, "r", {"state": "running"}, kept=True)
+    assert cli.main(["stop", "--no-wait", "--now"]) == 0
+    (path,) = folder.inbox.iterdir()
+    assert json.loads(path.read_text())["now"] is True
+
+
+def test_stop_blocks_until_the_end(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "r", {"state": "running"}, kept=True)
+    seen: list[int] = []
+
+    def end() -> None:
+        seen.append(len(list(folder.inbox.iterdir())))
+        write_json(folder.status_json, {"state": "stopped", "cause": "user", "step": 5})
+
+    later = threading.Timer(0.2, end)
+    later.start()
+    assert cli.main(["stop"]) == 0
+    later.join()
+    assert seen == [1]
+    assert capsys.readouterr().out == "r stopped (user), at step 5\n"
+
+
+# -- clean -----------------------------------------------------------------------------------------------------------
+
+
+def test_clean_removes_the_folder_and_leaves_a_log_elsewhere(home: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "train.log"
+    outside.write_text("kept")
+    folder = make(home, "r", {"state": "finished", "log": str(outside)})
+    assert cli.main(["clean", "r"]) == 0
+    assert not folder.path.exists()
+    assert outside.read_text() == "kept"
+    assert list((home / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("state", ["pending", "starting", "running", "stopping", "backoff"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_clean_refuses_what_is_not_settled_and_then_removes_nothing(
+    home: Path, state: str, *, kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = make(home, "live", {"state": state}, kept=kept)
+    done = make(home, "done", {"state": "finished"})
+    assert cli.main(["clean", "done", "live"]) == 2
+    assert "overnight stop live" in capsys.readouterr().err
+    assert live.path.exists()
+    assert done.path.exists()
+    assert cli.main(["clean", "--all"]) == 0
+    assert live.path.exists()
+    assert not done.path.exists()
+    assert "1 removed, 1 kept" in capsys.readouterr().out
+
+
+def test_clean_wants_names_or_all(home: Path) -> None:
+    make(home, "r", {"state": "finished"})
+    assert cli.main(["clean"]) == cli.main(["clean", "r", "--all"]) == 2
+    assert cli.main(["clean", "nosuch"]) == 102
+    assert (home / "runs" / "r").exists()
+
+
+def test_a_damaged_run_goes_only_by_name_and_only_if_nothing_of_it_lives(home: Path) -> None:
+    folder = make(home, "bad", {"state": "flying"})
+    assert cli.main(["clean", "--all"]) == 0
+    assert folder.path.exists()
+    attempt = folder.attempt(1)
+    attempt.path.mkdir()
+    write_json(attempt.started_json, me())
+    assert cli.main(["clean", "bad"]) == 2
+    write_json(attempt.started_json, {**me(), "start_ticks": 1})
+    assert cli.main(["clean", "bad"]) == 0
+    assert not folder.path.exists()
+
+
+def test_a_link_to_a_run_is_removed_and_not_what_it_points_to(home: Path, tmp_path: Path) -> None:
+    folder = make(home, "r", {"state": "finished"})
+    folder.path.rename(tmp_path / "elsewhere")
+    folder.path.symlink_to(tmp_path / "elsewhere")
+    assert cli.main(["clean", "r"]) == 0
+    assert not folder.path.is_symlink()
+    assert (tmp_path / "elsewhere" / "status.json").exists()
+
+
+def test_an_interrupted_removal_is_finished_later(home: Path) -> None:
+    (home / "runs" / ".trash-old-1" / "deep").mkdir(parents=True)
+    assert cli.main(["clean", "--all"]) == 0
+    assert list((home / "runs").iterdir()) == []

@@ -1,0 +1,224 @@
+"""``ls`` and ``status`` on hand-made folders: 80 columns, nothing a terminal obeys, unknown said to be so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overnight import cli, client
+from overnight.cli import render
+from overnight.errors import FolderError
+from overnight.folder import RunFolder, write_json
+
+FULL: dict[str, Any] = {
+    "state": "stopped",
+    "cause": "nonfinite",
+    "cause_text": "the loss is NaN at step 21",
+    "attempt": 1,
+    "pid": 4242,
+    "step": 21,
+    "steps": 19073,
+    "loss": "nan",
+    "loss_avg": 3.5,
+    "tokens_per_second": 131072.0,
+    "tflops": 97.798,
+    "mfu": 0.313456,
+    "mfu_avg": 0.3134,
+    "flops_per_token": 746139384.0,
+    "peak_flops": 3.12e14,
+    "peak_source": "--peak-tflops",
+    "convention": "6N",
+    "params": 124356864,
+    "params_source": "--params",
+    "devices": 8,
+    "created_at": "2026-01-01T00:00:00.000Z",
+    "started_at": "2026-01-01T00:00:01.000Z",
+    "ended_at": "2026-01-01T01:00:01.000Z",
+    "active_s": 3600.0,
+    "log": "/data/output.log",
+    "exit_code": 0,
+    "verdicts": [
+        {"rule": "nonfinite", "severity": "critical", "step": 21, "text": "the loss is NaN", "action": "terminate"}
+    ],
+    "checkpoint": {"step": 20, "path": "/data/ckpt-20", "valid": True, "healthy": True},
+    "attempts": [{"n": 1, "started_at": "x", "exit_code": 0}, {"n": 2, "started_at": "y", "signal": "SIGSEGV"}],
+    "notes": ["the supervisor was killed and is back"],
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OVERNIGHT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def make(home: Path, name: str, status: dict[str, Any] | None) -> RunFolder:
+    folder = RunFolder(home / "runs" / name)
+    folder.create()
+    write_json(folder.run_json, {"spec": {"log": str(folder.output_log)}})
+    if status is not None:
+        write_json(folder.status_json, status)
+    return folder
+
+
+def narrow(text: str) -> bool:
+    return max(map(len, text.splitlines())) <= 80
+
+
+def test_status_says_everything_that_is_known(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "night", FULL)
+    assert cli.main(["status", "nig"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "night: stopped (nonfinite)",
+        "the loss is NaN at step 21",
+        "21 of 19073",
+        "nan (window average 3.5)",
+        "131.1k",
+        "97.798",
+        "31.3% (whole run 31.3%), 6N over 8 x 312 TFLOP/s from --peak-tflops",
+        "124356864 from --params",
+        "attempt 1, pid 4242, exit code 0",
+        "active 1h00m",
+        "step 20 /data/ckpt-20 valid healthy",
+        "/data/output.log",
+        "critical nonfinite step 21 -> terminate: the loss is NaN",
+        "2: y, steps None to None, ended by SIGSEGV",
+        "killed and is back",
+    ):
+        assert part in " ".join(shown.split())
+    assert narrow(shown)
+    assert "\x1b" not in shown
+
+
+def test_status_says_what_would_make_the_unknown_known(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "new", {"state": "running", "unknown": {"tflops": "give --params"}})
+    cli.main(["status"])
+    shown = capsys.readouterr().out
+    assert "TFLOP/s     unknown: give --params\n" in shown
+    assert "left        unknown: give --steps" in shown
+    assert "verdicts    none" in shown
+    assert narrow(shown)
+
+
+def test_json_holds_full_precision_and_null_for_unknown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "night", FULL)
+    make(home, "new", None)
+    cli.main(["status", "night", "--json"])
+    one = json.loads(capsys.readouterr().out)
+    assert (one["mfu"], one["loss"], one["eta_s"]) == (0.313456, "nan", None)
+    assert one["shim"] == {"pid": None, "alive": False}
+    cli.main(["ls", "--json"])
+    runs = json.loads(capsys.readouterr().out)
+    assert one in runs
+    assert {run["name"] for run in runs} == {"night", "new"}
+    assert all(set(client.FIELDS) <= set(run) for run in runs)
+
+
+def test_infinity_written_by_hand_is_still_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", None).status_json.write_text('{"state": "finished", "loss": 1e999, "attempts": [{"n": -1e999}]}')
+    cli.main(["status", "--json"])
+    one = json.loads(capsys.readouterr().out)
+    assert (one["loss"], one["attempts"][0]["n"]) == ("inf", "-inf")
+    assert cli.main(["status"]) == cli.main(["ls"]) == 0
+
+
+def test_ls_is_a_table_and_damage_is_told_below_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ls"]) == 0
+    assert "no runs" in capsys.readouterr().out
+    make(home, "night", FULL)
+    make(home, "x" * 64, {**FULL, "state": "failed", "cause": "out_of_memory_host", "step": 10**9, "loss": 123456.7})
+    make(home, "bad", {"state": "flying"})
+    assert cli.main(["ls"]) == 0
+    shown = capsys.readouterr().out
+    assert narrow(shown)
+    lines = shown.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "STEP", "LOSS", "TOK/S", "MFU", "AGE"]
+    assert any(line.startswith("night ") and "stopped (nonfinite)" in line and "131.1k" in line for line in lines)
+    assert any(line.startswith("xxxxxxxx") and "1000000000" in line for line in lines)
+    assert "flying" in shown
+
+
+def test_nobody_can_draw_on_the_terminal_through_a_status(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(
+        home,
+        "r",
+        {**FULL, "cause_text": "a\x1b[2Jb\x1b]0;title\x07c\rd\n\u202ee", "cause": "\x1b[31mx", "log": "/a\x1b[H"},
+    )
+    cli.main(["status"])
+    cli.main(["ls"])
+    shown = capsys.readouterr().out
+    assert not any(sign in shown for sign in "\x1b\x07\r\u202e")
+
+
+def test_colours_only_where_they_are_wanted() -> None:
+    one = {
+        **dict.fromkeys(client.FIELDS),
+        **FULL,
+        "name": "n",
+        "state": "failed",
+        "foreign": False,
+        "stale": False,
+        "unguarded": False,
+    }
+    for colours in (True, False):
+        assert ("\x1b[31m" in render.table([one], now=0.0, colours=colours)) is colours
+        assert ("\x1b[31m" in render.status_text(one, now=0.0, colours=colours)) is colours
+
+
+_VALUES = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=200))
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(client.FIELDS)), _VALUES),
+    st.lists(st.dictionaries(st.text(max_size=9), _VALUES), max_size=3),
+)
+def test_whatever_passes_the_check_can_be_shown_in_80_columns(
+    found: dict[str, Any], items: list[dict[str, Any]]
+) -> None:
+    one: dict[str, Any] = {
+        **dict.fromkeys(client.FIELDS),
+        **found,
+        "state": "running",
+        "verdicts": items,
+        "attempts": items * 2,
+    }
+    try:
+        client._check(one, "/x")
+    except FolderError:
+        return
+    for key in ("supervisor", "shim"):
+        one[key] = {"pid": None, "alive": False}
+    one |= {"name": "n", "stale": False, "foreign": False, "unguarded": False}
+    for text in (
+        render.table([one], now=1e9, colours=False),
+        render.status_text(one, now=1e9, colours=False),
+        render.ending(one),
+        render.live_line(one),
+    ):
+        assert text
+        assert "\x1b" not in text
+    assert narrow(render.table([one], now=1e9, colours=False))
+    assert narrow(render.status_text(one, now=1e9, colours=False))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (59.9, "59s"),
+        (190, "3m10s"),
+        (7500, "2h05m"),
+        (356400, "4d03h"),
+        (-1, "-"),
+        (None, "-"),
+        ("nan", "-"),
+    ],
+)
+def test_spans(seconds: Any, text: str) -> None:
+    assert render.span(seconds) == text

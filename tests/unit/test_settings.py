@@ -1,0 +1,327 @@
+"""Settings: what is accepted, which layer wins, and that every refusal names setting, place and what is accepted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overnight import options, settings
+from overnight.errors import UsageError
+from overnight.quantities import count, duration_s, number, pattern, switch
+from overnight.spec import RunSpec
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Any]:
+    """An empty project folder, a home, and an environment without anybody's settings."""
+    (tmp_path / "project").mkdir()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "train").write_text("#!/bin/sh\n")
+    (tools / "train").chmod(0o755)
+    environ = {"PATH": str(tools), "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return {"home": tmp_path / "home", "environ": environ, "cwd": tmp_path / "project"}
+
+
+def resolve(place: dict[str, Any], argv: tuple[str, ...] = ("train",), **flags: Any) -> settings.Resolved:
+    return settings.resolve(flags, argv, **place)
+
+
+# -- kinds of values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1d", 86400),
+        ("90", 90),
+        (90, 90),
+        ("0.5s", 0.5),
+        ("2H", 7200),
+    ],
+)
+def test_durations(raw: object, seconds: float) -> None:
+    assert duration_s(raw) == seconds
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "s", "abc", "-5", "-5s", "0", "0s", "nan", "inf", "5x", "30m1h", "1h 30m", True, None, [1], "1e400"]
+)
+def test_refused_durations(raw: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence is made elsewhere
+        duration_s(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "whole"),
+    [
+        ("124356864", 124_356_864),
+        ("124_356_864", 124_356_864),
+        ("124,439,808", 124_439_808),
+        ("124e6", 124_000_000),
+        ("124M", 124_000_000),
+        ("1.3B", 1_300_000_000),
+        ("7b", 7_000_000_000),
+        (124e6, 124_000_000),
+        (10**18, 10**18),
+        ("1e18", 10**18),
+    ],
+)
+def test_counts(raw: object, whole: int) -> None:
+    assert count(raw) == whole
+    assert isinstance(count(raw), int)
+
+
+@pytest.mark.parametrize(
+    "raw", ["0", "-1", "1.5", "1e-3", "1e999", "1e99999999999", "nan", "inf", "M", "", "12,34", True, None, 1.5, "٣"]
+)
+def test_refused_counts(raw: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        count(raw)
+
+
+@pytest.mark.parametrize("raw", ["0", "-1", "nan", "inf", "-inf", "x", True, None, [], {}])
+def test_refused_numbers(raw: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        number(raw)
+
+
+@given(st.one_of(st.text(max_size=20), st.floats(), st.integers(), st.booleans(), st.none()))
+def test_no_value_raises_anything_but_the_agreed_errors(raw: object) -> None:
+    for setting in options.SETTINGS:
+        with contextlib.suppress(ValueError, KeyError, OverflowError):
+            setting.parse(raw)
+
+
+def test_patterns_and_switches() -> None:
+    assert pattern(r"it (?P<step>\d+)")
+    for bad in ("(", "no groups", r"(\d+)", 3):
+        with pytest.raises(ValueError):  # noqa: PT011
+            pattern(bad)
+    assert [switch(raw) for raw in ("1", "Yes", True, "off", False)] == [True, True, True, False, False]
+    with pytest.raises(KeyError):
+        switch("perhaps")
+
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_spec(place: dict[str, Any]) -> None:
+    found = resolve(place, name="plain")
+    expected = RunSpec(
+        name="plain",
+        argv=("train",),
+        executable=place["environ"]["PATH"] + "/train",
+        cwd=str(place["cwd"]),
+        log=str(place["home"] / "runs" / "plain" / "output.log"),
+    )
+    assert found.spec == expected
+    assert found.settle_s == 2.0
+    assert found.origins == {**dict.fromkeys(options.BY_NAME, "default"), "name": "flag --name"}
+    assert found.warnings == ()
+
+
+def test_each_layer_wins_over_the_next(place: dict[str, Any], tmp_path: Path) -> None:
+    user = tmp_path / "config" / "overnight" / "config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text("window = 1\nsteps = 1\ndevices = 1\ngrace = '1s'\n")
+    own = place["cwd"] / "overnight.toml"
+    own.write_text("window = 2\nsteps = 2\ndevices = 2\n")
+    place["environ"] |= {"OVERNIGHT_WINDOW": "3", "OVERNIGHT_STEPS": "3"}
+    found = resolve(place, window="4")
+    assert (found.spec.window, found.spec.steps, found.spec.devices, found.spec.grace_s) == (4, 3, 2, 1)
+    wanted = {"window": "flag --window", "steps": "OVERNIGHT_STEPS", "devices": str(own), "grace": str(user)}
+    assert {key: found.origins[key] for key in wanted} == wanted
+
+
+def test_pyproject_is_read_and_yields_to_our_own_file(place: dict[str, Any]) -> None:
+    shared = place["cwd"] / "pyproject.toml"
+    shared.write_text("[tool.overnight]\nmax-loss = 12.5\n")
+    found = resolve(place)
+    assert (found.spec.max_loss, found.origins["max_loss"]) == (12.5, str(shared))
+    (place["cwd"] / "overnight.toml").write_text("")
+    found = resolve(place)
+    assert found.spec.max_loss is None
+    assert "pyproject.toml is not read" in found.warnings[0]
+
+
+def test_a_broken_pyproject_that_is_not_about_us_is_passed_over(place: dict[str, Any]) -> None:
+    (place["cwd"] / "pyproject.toml").write_text("[tool.black\n")
+    assert resolve(place).spec.window == 10
+    (place["cwd"] / "pyproject.toml").write_text("[tool.overnight\n")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        resolve(place)
+
+
+def test_rule_tables_and_actions_of_all_layers_are_merged_by_rule(place: dict[str, Any]) -> None:
+    (place["cwd"] / "overnight.toml").write_text(
+        "[rules.nonfinite]\naction = 'stop'\nsignal = 'kill'\n"
+        "[rules.divergence]\naction = 'alert'\nmax_loss = 9\n"
+        "[rules.wall-clock]\nmax-hours = 8\n"
+    )
+    place["environ"]["OVERNIGHT_ACTION"] = "wall_clock=note"
+    found = resolve(place, action=["nonfinite=terminate"])
+    assert found.spec.actions == {"nonfinite": "terminate", "divergence": "alert", "wall_clock": "note"}
+    assert (found.spec.nonfinite_signal, found.spec.max_loss, found.spec.max_hours) == ("kill", 9.0, 8.0)
+    assert found.origins["action_nonfinite"] == "flag --action"
+    assert found.origins["action_wall_clock"] == "OVERNIGHT_ACTION"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("widow = 3", "widow in .* is no setting; did you mean window?"),
+        ("[rules.nonfinit]\naction='stop'", "rules.nonfinit in .* did you mean rules.nonfinite?"),
+        ("[rules.nonfinite]\nacton='stop'", "rules.nonfinite.acton in .* did you mean rules.nonfinite.action?"),
+        ("[rules]\nnonfinite = 3", "rules.nonfinite in .* must be a table"),
+        ("rules = 3", "rules in .* must be tables"),
+        ("max_loss = 3\nmax-loss = 4", "max-loss is given twice"),
+        ("max_loss = 3\n[rules.divergence]\nmax_loss = 4", "rules.divergence.max_loss is given twice"),
+        ("window = -3", "window cannot be '-3' .*overnight.toml.*give a whole number above zero"),
+        ("window = true", "window cannot be 'True'"),
+        ("grace = nan", "grace cannot be 'nan'"),
+        ("action = 3", "action .* must be RULE=ACTION"),
+        ("home = 'x'", "home in .* is no setting"),
+        ("[tool.overnight]\nwindow = 3", "tool in .* is no setting"),
+        ("=", "not valid TOML"),
+    ],
+)
+def test_files_are_refused_with_a_sentence(place: dict[str, Any], text: str, said: str) -> None:
+    (place["cwd"] / "overnight.toml").write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        resolve(place)
+    assert "\n" not in str(caught.value) or "TOML" in str(caught.value)
+
+
+def test_our_own_names_are_never_settings_and_strangers_only_warn(place: dict[str, Any]) -> None:
+    place["environ"] |= {f"OVERNIGHT_{name}": "x" for name in options.NOT_SETTINGS}
+    place["environ"] |= {"OVERNIGHT_GRACES": "5", "OVERNIGHT_ZZZ": "5", "OVERNIGHT_STEPS": ""}
+    found = resolve(place)
+    assert found.warnings == (
+        "OVERNIGHT_GRACES is no setting and is ignored; did you mean OVERNIGHT_GRACE?",
+        "OVERNIGHT_ZZZ is no setting and is ignored",
+    )
+    assert found.origins["steps"] == "default"
+
+
+@pytest.mark.parametrize("name", [one.name for one in options.SETTINGS if one.parse in (duration_s, count, number)])
+@pytest.mark.parametrize("raw", ["-1", "0", "nan", "text"])
+def test_numbers_that_cannot_be_are_refused_with_their_origin(place: dict[str, Any], name: str, raw: str) -> None:
+    label = name.replace("_", "-")
+    with pytest.raises(UsageError, match=rf"{label} cannot be '{raw}' \(flag --{label}\): give a"):
+        settings.resolve({name: raw}, ("train",), **place)
+    place["environ"][f"OVERNIGHT_{name.upper()}"] = raw
+    with pytest.raises(UsageError, match=rf"\(OVERNIGHT_{name.upper()}\)"):
+        resolve(place)
+
+
+@pytest.mark.parametrize("word", ["nonfinite", "nonfinite=", "=stop", "nan=stop", "nonfinite=kill", ""])
+def test_refused_actions(place: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match="is not RULE=ACTION"):
+        resolve(place, action=[word])
+
+
+# -- what has to hold together ---------------------------------------------------------------------------------------
+
+
+def test_a_longer_grace_lifts_its_cap_unless_the_cap_was_asked(place: dict[str, Any]) -> None:
+    found = resolve(place, grace="2h")
+    assert (found.spec.grace_s, found.spec.grace_max_s) == (7200, 7200)
+    with pytest.raises(UsageError, match="longer than grace-max"):
+        resolve(place, grace="2h", grace_max="1h")
+
+
+def test_max_loss_holds_only_what_was_asked_and_explain_tells_the_rest(place: dict[str, Any]) -> None:
+    found = resolve(place, vocab_size="50257")
+    assert found.spec.max_loss is None
+    rows = {name: (value, origin) for name, value, origin in settings.explain(found)}
+    assert rows["max-loss"][0].startswith("20 ")
+    assert rows["vocab-size"] == ("50257", "flag --vocab-size")
+    assert {name.replace("-", "_") for name in rows} == set(options.BY_NAME)
+    assert {row[0]: row[1] for row in settings.explain(resolve(place))}["max-loss"] == "none"
+
+
+def test_made_up_names_are_free_and_valid(place: dict[str, Any]) -> None:
+    names = {resolve(place).spec.name for _ in range(20)}
+    assert len(names) > 15
+    assert resolve(place).origins["name"] == "made up"
+
+
+@pytest.mark.parametrize("name", ["../x", "-x", "a.b", "a/b", "x" * 65, "ä", " "])
+def test_names_that_could_leave_the_folder_are_refused(place: dict[str, Any], name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a run"):
+        resolve(place, name=name)
+
+
+def test_explaining_needs_no_command(place: dict[str, Any]) -> None:
+    found = resolve(place, argv=())
+    assert found.spec.executable == ""
+    assert found.spec.argv == ()
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+def test_the_executable_is_found_as_a_shell_finds_it(place: dict[str, Any], tmp_path: Path) -> None:
+    first, second, here = tmp_path / "first", tmp_path / "second", place["cwd"]
+    for folder in (first, second):
+        folder.mkdir()
+    (first / "go").mkdir()  # a folder of that name is passed over
+    (second / "go").write_text("")
+    path = f"{first}:{second}"
+    with pytest.raises(UsageError, match=rf"not executable: go \(chmod \+x {second}/go, or"):
+        settings.find_executable("go", path, str(here))
+    (second / "go").chmod(0o755)
+    assert settings.find_executable("go", path, str(here)) == str(second / "go")
+    (here / "run.sh").write_text("")
+    with pytest.raises(UsageError, match=r"not executable: ./run.sh \(chmod \+x .*, or run it with its interpreter\)"):
+        settings.find_executable("./run.sh", path, str(here))
+    (here / "run.sh").chmod(0o755)
+    assert os.path.samefile(settings.find_executable("./run.sh", path, str(here)), here / "run.sh")
+    assert os.path.samefile(settings.find_executable("run.sh", "", str(here)), here / "run.sh")  # an empty entry is .
+
+
+@pytest.mark.parametrize("command", ["nosuch", "", "./nosuch"])
+def test_commands_that_do_not_exist(place: dict[str, Any], command: str) -> None:
+    with pytest.raises(UsageError, match="command not found"):
+        resolve(place, argv=(command,))
+
+
+def test_a_folder_is_no_command(place: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        resolve(place, argv=(str(tmp_path),))
+
+
+def test_logs_must_be_regular_files_in_folders_that_exist(place: dict[str, Any]) -> None:
+    here = place["cwd"]
+    (here / "old.log").write_text("before\n")
+    os.mkfifo(here / "pipe")
+    (here / "link").symlink_to("/dev/null")
+    assert resolve(place, log="old.log").spec.log == str(here / "old.log")
+    assert resolve(place, log="new.log").spec.log == str(here / "new.log")
+    assert (here / "old.log").read_text() == "before\n"
+    for bad in ("/dev/null", "pipe", "link", ".", "no/such/x.log", "new.log/", "old.log/x"):
+        with pytest.raises(UsageError, match=r"log \(flag --log\)"):
+            resolve(place, log=bad)
+
+
+def test_checkpoints_may_not_exist_yet_but_must_not_be_a_file(place: dict[str, Any]) -> None:
+    assert resolve(place, checkpoints="out").spec.checkpoints == str(place["cwd"] / "out")
+    (place["cwd"] / "out").write_text("")
+    with pytest.raises(UsageError, match="is not a folder"):
+        resolve(place, checkpoints="out")
+
+
+def test_a_command_that_the_run_folder_could_not_hold_is_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="word 2 of the command is not valid UTF-8"):
+        resolve(place, argv=("train", os.fsdecode(b"\xff")))

@@ -1,0 +1,139 @@
+"""status.json: every field that is promised, unknown as null with a word, numbers in full."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from overnight.events import Exit, StopOrder, Verdict, jsonable
+from overnight.folder import utc
+from overnight.lifecycle import RunState
+from overnight.snapshot import FORMAT, SHOWN_VERDICTS, build, verdict_line
+from overnight.spec import RunSpec
+from overnight.wiring import make_monitor
+
+AT = 1_767_261_600.0  # 2026-01-01 10:00 UTC
+PROMISED = """name state cause cause_text attempt pid step loss loss_avg tokens_per_second tflops mfu mfu_avg
+flops_per_token peak_flops peak_source convention params params_source devices started_at active_s eta_s log exit_code
+signal verdicts supervisor checkpoint attempts""".split()
+UNKNOWN_AT_FIRST = "step loss loss_avg dt tokens_per_second tokens_per_second_avg tflops mfu mfu_avg eta_s".split()
+
+
+def snapshot(log: bytes = b"", *, asked: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
+    """Return the snapshot of a run that has printed ``log``."""
+    command = {"argv": ("python", "t.py"), "executable": "/bin/python", "cwd": "/tmp", "log": "/l"}
+    spec = RunSpec(name="night", **command, **(asked or {}))
+    monitor = make_monitor(spec, pytest.fail)
+    monitor.begin_attempt(1)
+    monitor.feed(log, AT)
+    given: dict[str, Any] = {
+        "state": RunState(state="running", attempt=1),
+        "attempts": [{"n": 1, "pid": 77, "started_at": utc(AT)}],
+        "verdicts": [],
+        "created_at": AT - 1,
+        "now": AT + 60,
+        "active_s": 60.25,
+        "keepers": {"supervisor": 88},
+        "checkpoint": None,
+        "notes": [],
+        **facts,
+    }
+    return build(spec=spec, monitor=monitor, **given)
+
+
+def test_everything_promised_is_there() -> None:
+    assert set(PROMISED) <= set(snapshot())
+    assert snapshot()["format"] == FORMAT
+
+
+def test_before_the_first_line_all_is_unknown_and_says_why() -> None:
+    found = snapshot()
+    for name in UNKNOWN_AT_FIRST:
+        assert found[name] is None
+        assert found["unknown"][name]
+    assert set(found["unknown"]) <= set(found)  # each word stands for a field that is shown
+    assert found["convention"] is None
+    assert found["peak_source"] is None
+    assert found["records"] == 0
+    assert found["reader"] is None
+
+
+def test_a_run_that_goes_on() -> None:
+    log = b"".join(b"step: %d, loss: 3.0123456789, dt: 0.25\n" % step for step in range(1, 21))
+    asked = {"params": 124_356_864, "tokens_per_step": 32768.0, "peak_tflops": 312.0, "steps": 100}
+    found = snapshot(log, asked=asked)
+    assert (found["state"], found["attempt"], found["pid"]) == ("running", 1, 77)
+    assert (found["step"], found["steps"]) == (20, 100)
+    assert found["loss"] == 3.0123456789
+    assert found["tokens_per_second"] == 131072.0
+    assert found["mfu_avg"] == pytest.approx(0.313456, abs=1e-6)  # a fraction
+    assert (found["peak_flops"], found["peak_source"]) == (312e12, "--peak-tflops")
+    assert (found["params"], found["params_source"], found["convention"]) == (124_356_864, "--params", "6N")
+    assert found["flops_per_token"] == 6 * 124_356_864
+    assert found["eta_s"] == pytest.approx(80 * 0.25)
+    assert (found["active_s"], found["supervisor"], found["reader"]) == (60.25, {"pid": 88}, "telemetry")
+    assert [found[name] for name in ("cause", "cause_text", "ended_at", "exit_code", "signal", "code")] == [None] * 6
+    assert (found["created_at"], found["updated_at"]) == ("2026-01-01T09:59:59.000Z", "2026-01-01T10:01:00.000Z")
+
+
+def test_a_run_that_is_being_stopped_says_why_already() -> None:
+    order = StopOrder(cause="nonfinite", save=False, at=AT, text="loss is NaN at step 21")
+    found = snapshot(state=RunState(state="stopping", attempt=1, order=order))
+    assert (found["cause"], found["cause_text"], found["code"]) == ("nonfinite", "loss is NaN at step 21", None)
+    assert found["ended_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "how", "code"),
+    [
+        ("finished", "completed", Exit(exit_code=0), 0),
+        ("stopped", "user", Exit(signal="SIGINT"), 103),
+        ("stopped", "nonfinite", Exit(exit_code=1), 104),
+        ("stopped", "wall_clock", Exit(exit_code=0), 105),
+        ("failed", "crash", Exit(signal="SIGSEGV"), 100),
+        ("failed", "unknown_kill", Exit(), 100),
+    ],
+)
+def test_a_run_that_has_ended(state: Any, cause: str, how: Exit, code: int) -> None:
+    order = StopOrder(cause="another", save=True, at=AT)
+    over = RunState(state=state, attempt=1, cause=cause, cause_text="so it was", exit=how, order=order)
+    found = snapshot(state=over)
+    assert (found["state"], found["cause"], found["cause_text"], found["code"]) == (state, cause, "so it was", code)
+    assert (found["exit_code"], found["signal"]) == (how.exit_code, how.signal)
+    assert found["ended_at"] is not None
+
+
+def test_a_run_that_never_started() -> None:
+    found = snapshot(state=RunState(), attempts=[], created_at=None, active_s=None, keepers={})
+    assert [found[name] for name in ("attempt", "pid", "started_at", "created_at", "active_s")] == [None] * 5
+    assert found["attempts"] == []
+    assert found["supervisor"] == {"pid": None}
+
+
+def test_the_latest_verdicts_are_shown_and_all_are_counted() -> None:
+    steps = range(SHOWN_VERDICTS + 7)
+    many = [Verdict(rule="r", severity="warn", action="alert", text="t", step=step, at=AT) for step in steps]
+    found = snapshot(verdicts=many)
+    assert found["verdict_count"] == SHOWN_VERDICTS + 7
+    assert [one["step"] for one in found["verdicts"]] == list(range(7, SHOWN_VERDICTS + 7))
+
+
+def test_a_verdict_as_it_is_shown() -> None:
+    said = {"step": 3, "at": AT, "attempt": 2, "evidence": {"loss": 1.0}}
+    assert verdict_line(Verdict(rule="r", severity="critical", action="stop", text="t", **said)) == {
+        "rule": "r", "severity": "critical", "step": 3, "text": "t", "action": "stop",
+        "at": "2026-01-01T10:00:00.000Z", "attempt": 2, "evidence": {"loss": 1.0},
+    }  # fmt: skip
+    assert verdict_line(Verdict(rule="r", severity="note", action="note", text="t"))["at"] is None
+
+
+def test_a_nan_is_a_word_in_json_and_null_means_unknown() -> None:
+    sick = Verdict(rule="nonfinite", severity="critical", action="stop", text="t", evidence={"loss": math.inf})
+    found = snapshot(b"step: 1, loss: nan, dt: 0.25\n", verdicts=[sick])
+    text = json.dumps(jsonable(found), allow_nan=False)
+    assert json.loads(text)["loss"] == "nan"
+    assert json.loads(text)["loss_avg"] is None
+    assert json.loads(text)["verdicts"][0]["evidence"] == {"loss": "inf"}
