@@ -278,7 +278,7 @@ def _add_keepers(found: Status, path: str, boot: str) -> None:
         supervisor = _adopted(found.get("supervisor"), path) or supervisor
     shim = _pick([known.get("shim"), known.get("guard")], same_boot=same_boot)  # the guard takes the dead shim's place
     found["supervisor"], found["shim"] = supervisor, shim
-    found.update(unguarded=bool(known.get("unguarded")), stale=False, foreign=False)
+    found.update(unguarded=bool(known.get("unguarded")) and found["state"] not in ENDED, stale=False, foreign=False)
     if found["state"] in ENDED or supervisor["alive"] or shim["alive"]:
         return
     if not same_boot and _foreign(path):

@@ -32,6 +32,9 @@ TURN_BYTES = 1 << 20
 
 MARK_EVERY_S = 10.0
 MARK_WITHOUT_DT_S = 1.0
+FIRST_RECORDS = 100
+"""Where no dt is printed the pace comes from the marks: a close look at the first steps, then as sparse as elsewhere."""
+
 MAX_PENDING = 200_000
 RETRY_S = 5.0
 
@@ -136,9 +139,9 @@ class Intake:
     def close(self) -> None:
         """Store the rest and close everything; gives unused space back."""
         self.commit(at_last=True)
-        self.space.release()
         self.history.close()
         self.log.close()
+        self.space.release()
 
     def _restore(self) -> tuple[Mark, ...]:
         data = self.history.load()
@@ -208,7 +211,8 @@ class Intake:
 
     def _mark(self, source: int, offset: int) -> None:
         now = time.time()
-        every = MARK_EVERY_S if self.monitor.meter.prints_dt else MARK_WITHOUT_DT_S
+        meter = self.monitor.meter
+        every = MARK_EVERY_S if meter.prints_dt or meter.records > FIRST_RECORDS else MARK_WITHOUT_DT_S
         # The first mark of a source is what tells a rebuild how many there were.
         if source > self.marked_source or not 0.0 <= now - self.mark_at < every:
             self.mark_at = now

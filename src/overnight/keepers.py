@@ -10,9 +10,9 @@ import os
 import signal
 
 from overnight import clearing, processes
+from overnight.clearing import Cleared, Found
 from overnight.folder import RunFolder, boot_id, read_json
 from overnight.processes import Identity
-from overnight.clearing import Cleared, Found
 from overnight.waking import Wake
 
 

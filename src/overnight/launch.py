@@ -45,9 +45,7 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
     Raises UsageError if the name is taken or home cannot be written to, LaunchError if nothing could be placed.
     """
     folder = RunFolder(home / "runs" / check_name(spec.name))
-    environ = clean_environment(
-        dict(os.environ), prefix=Path(sys.prefix), base_prefix=Path(sys.base_prefix)
-    )
+    environ = user_environment()
     _make(folder, spec, origins)
     try:
         Local().start(Placement(run_dir=folder.path, supervisor_argv=tuple(supervisor_argv(folder)), env=environ))
@@ -63,6 +61,11 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
         with contextlib.suppress(OSError):
             session = os.getsid(pid)
     return Launched(folder=folder, pid=pid, executable=spec.executable, log=spec.log, session=session)
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment as the user has it: without what our own tool environment put in front of it."""
+    return clean_environment(dict(os.environ), prefix=Path(sys.prefix), base_prefix=Path(sys.base_prefix))
 
 
 def adopt(folder: RunFolder) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from overnight.quantities import Choice, count, duration_s, number, path_text, pattern, switch, text, tokens
+from overnight.quantities import Choice, count, duration_s, number, path_text, pattern, switch, text, tokens, wait_s
 
 NOT_SETTINGS = frozenset({"HOME", "RUN_ID", "RUN_DIR", "ATTEMPT", "CHECKPOINT", "SKIP_STEPS", "STOP_AT", "ROLE"})
 """OVERNIGHT_* names that Overnight itself reads or hands to the training; never settings."""
@@ -86,7 +86,15 @@ SETTINGS: tuple[Setting, ...] = (
         group="place",
         help="append the output to FILE (default: output.log in the run folder); a regular file, never truncated",
     ),
-    _duration("settle", 2.0, "watch this long for an early death before returning", "place"),
+    Setting(
+        name="settle",
+        parse=wait_s,
+        wants="a duration such as 2s or 1m; 0 does not wait",
+        default=2.0,
+        metavar="TIME",
+        group="place",
+        help="watch this long for an early death before returning",
+    ),
     _duration("grace", 60.0, "time from the first signal to SIGKILL"),
     _duration("grace_max", 1800.0, "the most that a growing checkpoint may extend the grace to"),
     _choice("stop_signal", ("auto", "int", "term"), "auto", "first signal of a stop", "end"),
@@ -129,7 +137,7 @@ SETTINGS: tuple[Setting, ...] = (
         wants="a folder",
         metavar="DIR",
         group="end",
-        help="folder the script saves to: a growing save extends the grace",
+        help="folder the script saves to, to notice and time its saves (default: the working folder)",
     ),
 )  # fmt: skip
 BY_NAME = {setting.name: setting for setting in SETTINGS}

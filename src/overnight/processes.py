@@ -8,9 +8,9 @@ an error. Nothing about runs, folders or rules may enter here: which process is 
 from __future__ import annotations
 
 import contextlib
-import functools
 import errno
 import fcntl
+import functools
 import os
 import signal
 import struct

@@ -42,6 +42,12 @@ def duration_s(raw: object) -> float:
     return number(raw)
 
 
+def wait_s(raw: object) -> float:
+    """Return seconds, 0 included."""
+    text = str(raw).strip().lower()
+    return 0.0 if text in ("0", "0s", "0.0") and not isinstance(raw, bool) else duration_s(raw)
+
+
 def count(raw: object) -> int:
     """Return a whole number above zero: 124356864, 124_356_864, 124e6, 124M, 1.3B."""
     if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):

@@ -167,6 +167,12 @@ class Saves:
             return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
 
 
+def looks_like_save(path: str) -> bool:
+    """Say whether a file has the name of a checkpoint, or lies in a folder that has."""
+    folder, name = os.path.split(path)
+    return bool(FILE.search(name) or PLACE.search(os.path.basename(folder)))
+
+
 def silence_s(*, gap_s: float, steps: int, step_s: float | None) -> float:
     """Return how much of a gap between two records was not spent stepping."""
     return max(0.0, gap_s - steps * (step_s or 0.0))

@@ -19,8 +19,10 @@ from typing import Any
 from overnight.errors import UsageError
 from overnight.folder import check_name
 from overnight.options import ACTIONS, BY_NAME, NOT_SETTINGS, RULES, SETTINGS, TABLES
-from overnight.quantities import duration_s
 from overnight.spec import RunSpec
+
+NOT_ASKED = {"max_hours": "none", "pattern": "none", "checkpoints": "the working folder"}
+"""What a setting without a value means, where that is not "unknown"."""
 
 DERIVED_MAX_LOSS = 20.0
 """What the divergence rule takes for a language model when nothing was asked (``wiring`` derives it)."""
@@ -76,15 +78,15 @@ def explain(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
     """Yield (setting, value, origin) for every setting, for ``run --explain``."""
     for setting in SETTINGS:
         value, origin = resolved.values[setting.name], resolved.origins[setting.name]
-        shown = "unknown" if value is None else f"{value:g} s" if setting.parse is duration_s else str(value)
+        shown = NOT_ASKED.get(setting.name, "unknown") if value is None else str(value)
+        if value is not None and setting.metavar == "TIME":
+            shown = f"{value:g} s"
         if value is None and setting.name.startswith("action_"):
             shown = "the rule's own"
         if value is None and setting.name == "max_loss":
             shown = "none"
             if resolved.spec.vocab_size is not None or resolved.spec.tokens_per_step is not None:
                 shown = f"{DERIVED_MAX_LOSS:g} (a language model: --vocab-size or --tokens-per-step is given)"
-        if value is None and setting.name == "max_hours":
-            shown = "none"
         yield setting.name.replace("_", "-"), shown, origin
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 from pathlib import Path
 
 AHEAD_BYTES = 16 << 20
 LEAST_BYTES = 8 << 20
+SMALLEST_BYTES = 1 << 16
 LOW_BYTES = 1 << 30
 FALLOC_FL_KEEP_SIZE = 1
 
@@ -67,17 +69,28 @@ class LogSpace:
             self.seen = (look.st_dev, look.st_ino, look.st_size)
             if self.ahead_of - size >= LEAST_BYTES:
                 return None
-            if self._libc.fallocate(handle, FALLOC_FL_KEEP_SIZE, size, AHEAD_BYTES) == 0:
-                self.ahead_of = size + AHEAD_BYTES
-                return None
-            number = ctypes.get_errno()
+            number = self._allocate(handle, size)
         finally:
             os.close(handle)
+        if number == 0:
+            return None
         if number in (errno.ENOSPC, errno.EDQUOT):
             left = max(0, self.ahead_of - size)
             return f"no space can be kept ahead of {self.path}: {os.strerror(number)}; {left:,} bytes are left for the log"
         self.usable = False  # the file system cannot do it; nothing is lost but the safety
         return None
+
+    def _allocate(self, handle: int, size: int) -> int:
+        """Keep as much as there is, at most AHEAD_BYTES; return 0, or the error number if not even the least fits."""
+        ahead = AHEAD_BYTES
+        while True:
+            if self._libc.fallocate(handle, FALLOC_FL_KEEP_SIZE, size, ahead) == 0:
+                self.ahead_of = max(self.ahead_of, size + ahead)
+                return 0 if ahead == AHEAD_BYTES else errno.ENOSPC
+            number = ctypes.get_errno()
+            ahead //= 2
+            if number not in (errno.ENOSPC, errno.EDQUOT) or ahead < SMALLEST_BYTES:
+                return number
 
     def release(self) -> None:
         """Give back what was allocated beyond the end; only when nobody writes any more."""
@@ -88,9 +101,13 @@ class LogSpace:
         except OSError:
             return  # the log was taken away, and its space with it
         try:
+            # A lease is granted only while nobody else has the file open: whoever shares the log loses no byte to us.
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             size = os.fstat(handle).st_size
             if size < self.ahead_of:
                 os.ftruncate(handle, size)
+        except OSError:
+            pass  # shared, or a file system without leases: a few blocks stay allocated behind the end
         finally:
             os.close(handle)
         self.ahead_of = 0

@@ -1,12 +1,14 @@
 """Carries a stop out on real processes: freeze the shells, signal the training, climb the ladder, say which rung worked.
 
 Every step is written to stop.json before (or, for the signal itself, right after) it is taken, so that a supervisor
-killed in the middle of a stop is followed by one that goes on with it, and no script gets its signal twice. What to do
+killed in the middle of a stop is followed by one that goes on with it. Only one that is killed in the tenth of a
+millisecond between the signal and its note makes the next one send it again. What to do
 next is decided in ``ladder.py``; here it is only done.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from overnight.folder import AttemptFolder, write_json
 from overnight.keepers import Keepers
 from overnight.ladder import Ladder, Look
 from overnight.processes import Identity
+from overnight.saves import looks_like_save
 from overnight.spec import RunSpec
 
 LAUNCHER_PATIENCE_S = 0.7
@@ -27,6 +30,10 @@ TRAP_PATIENCE_S = 10.0
 """A shell with a trap of its own for SIGTERM is given this long to run it."""
 
 FILES_EVERY_S = 0.5
+KILL_AGAIN_S = 1.0
+
+NOT_A_SAVE = re.compile(r"\.(log|out|err|csv|tsv|json|jsonl|ya?ml|py)$|tfevents", re.IGNORECASE)
+"""Files that a training appends to at every step: their growth says nothing about a save."""
 
 OTHER = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGINT}
 
@@ -63,7 +70,8 @@ class Stopping:
         self.targets_gone_at: float | None = None
         self.shells_told_at: float | None = None
         self.command_told_at: float | None = None
-        self.files: dict[str, int] = {}
+        self.files: dict[str, int] | None = None
+        self.killed_at = 0.0
         self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
 
@@ -198,7 +206,7 @@ class Stopping:
     def _climb(self, log_grew_at: float) -> None:
         now = boot_clock()
         self._look_at_files(now)
-        first = self.targets[0] if self.targets else self.command
+        first = next((target for target in self.targets if processes.is_alive(target)), self.command)
         look = Look(
             now=now,
             file_grew_at=self.file_grew_at,
@@ -206,6 +214,8 @@ class Stopping:
             catches=self.signal in processes.caught(first.pid),
         )
         higher = self.ladder.climb(look)
+        if self.killed() and now - self.killed_at >= KILL_AGAIN_S:
+            self._kill(now)  # after a supervisor that wrote the rung down and was killed itself, or a fork in between
         if higher is None:
             return
         changed = higher.rung != self.ladder.rung
@@ -216,14 +226,15 @@ class Stopping:
         if higher.rung == "kill":
             why = "asked for at once" if higher.at_once else f"grace of {self.spec.grace_s:g} s ran out"
             self.say("killed", reason=why, seconds=round(now - higher.began, 3))
-            self._kill()
+            self._kill(now)
             return
         other = OTHER.get(signal.Signals(self.signal), signal.SIGTERM)
         self.say("other_signal", signal=other.name, pids=[target.pid for target in self.targets])
         for target in self.targets:
             send(target, other)
 
-    def _kill(self) -> None:
+    def _kill(self, now: float) -> None:
+        self.killed_at = now
         for one in [*self.targets, *self.frozen, self.command]:
             if processes.is_alive(one):
                 send(one, signal.SIGKILL)
@@ -239,10 +250,13 @@ class Stopping:
             pids.update(processes.descendants(root))
         seen = processes.writable_files(pids)
         seen.pop(self.spec.log, None)
-        for path, size in seen.items():
-            if not path.endswith((".log", ".out", ".txt", ".jsonl", ".csv")) and size > self.files.get(path, 0):
-                self.file_grew_at = now
+        known = self.files
         self.files = seen
+        if known is None:
+            return  # what was open before the stop may be any file; only growth from here on tells
+        for path, size in seen.items():
+            if size > known.get(path, 0) and (looks_like_save(path) or (path not in known and not NOT_A_SAVE.search(path))):
+                self.file_grew_at = now
 
     def _write(self) -> None:
         if self.order is None:

@@ -4,8 +4,8 @@ One turn of the loop:
 
  1. sleep until something happens: a log write, a request, an exit, or the time that a rule or the ladder asked for
  2. read what was logged and judge it; a verdict is acted upon before anything is stored
- 3. take the requests from the inbox
- 4. look at what has started, what has ended and what has been saved
+ 3. look at what has started, what has ended and what has been saved
+ 4. take the requests from the inbox
  5. ask the rules that judge time
  6. take the next step of a stop, or of clearing away what a dead command left behind
  7. commit records, verdicts and the place in the log in one transaction; publish the status
@@ -203,8 +203,8 @@ class Supervisor:
         if not self.owner.still():
             raise Owned("a later supervisor has taken the run over")
         self._read()
-        self._take_requests(woke)
         self._look(woke)
+        self._take_requests(woke)
         self._ask_time()
         self._step()
         self._store()
@@ -296,13 +296,22 @@ class Supervisor:
             if self.monitor.state.state == "starting" and self.attempt is not None and not self.attempt.look_started():
                 self.waiting_requests = True
                 return  # the shim is about to fork: the request stays in the inbox until there is something to stop
-            # A request that was obeyed and is found again (killed before it was removed) is no second one.
-            if self.facts.fresh_request(path.name, request) or self.stopping is None:
+            # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
+            # comes after the command has ended by itself does not change how it ended.
+            fresh = self.facts.fresh_request(path.name, request)
+            if self.exit is not None:
+                self._hurry(request)
+            elif fresh or self.stopping is None:
                 self._happen(request)
             self.urgent = True
         # Only now: a supervisor killed before this point finds the request again, and obeying twice is harmless.
         with contextlib.suppress(OSError):
             path.unlink()
+
+    def _hurry(self, request: Request) -> None:
+        """The command has ended and only its leftovers are waited for: ``now`` ends them."""
+        if self.remains is not None and request.now:
+            self.remains.killed = True
 
     # -- 4. what started, what ended ---------------------------------------------------------------------------------
 
@@ -328,7 +337,9 @@ class Supervisor:
         if self.exit is None and told:
             self.exit = attempt.look_ended(kept=bool(self.keepers.alive()), now=boot_clock())
             if self.exit is not None:
-                self.ended_at = boot_clock()
+                # The exit may be older than this look: a supervisor that was dead, or is only now adopting the run.
+                ago_s = time.time() - self.exit.at if self.exit.at is not None else 0.0
+                self.ended_at = boot_clock() - max(0.0, ago_s)
                 self.facts.say(
                     "exit", attempt=attempt.number, exit_code=self.exit.exit_code, signal=self.exit.signal
                 )
@@ -454,7 +465,7 @@ class Supervisor:
         if isinstance(action, Start):
             attempt = self._see(action.attempt)
             attempt.request(self.intake.begin_attempt(action.attempt), self.keepers)
-        elif isinstance(action, Stop) and self.attempt is not None and self.attempt.command is not None:
+        elif isinstance(action, Stop) and self.exit is None and self.attempt is not None and self.attempt.command is not None:
             self.stopping = self._stopping(self.attempt)
             self.stopping.begin(action.order)
         elif isinstance(action, Climb) and self.stopping is not None:

@@ -11,24 +11,12 @@ import errno
 import os
 import sys
 
+from overnight.cli.parser import INTERRUPTED, VERBS, Parser
 from overnight.errors import OvernightError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn
-
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("run", "start a training command that lives on when you leave"),
-    "ls": ("look", "list all runs"),
-    "status": ("look", "show one run: state, figures, verdicts"),
-    "logs": ("logs", "print what the training wrote"),
-    "attach": ("logs", "watch a run live; leaving does not disturb it"),
-    "stop": ("end", "end a run gracefully and wait until it has ended"),
-    "wait": ("end", "wait until a run has ended; the exit code says how"),
-    "clean": ("end", "remove the folders of ended runs"),
-    "demo": ("demo", "show on this machine, in about a minute, what Overnight does"),
-}
 
 EPILOG = """\
 overnight run -- python train.py     start it; the terminal may be closed
@@ -40,37 +28,7 @@ exit codes of wait, run --foreground and an early death: 0 finished,
 104 by a health rule, 105 by a limit, 106 gave up, 107 preempted, 2 wrong use
 """
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """80 columns whatever the terminal; asking for its width would import shutil, 2 ms of ``ls``."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=80, max_help_position=26)
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors are one sentence with a hint, exit code 2; flags are never abbreviated."""
-
-    def __init__(self, prog: str, description: str, epilog: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            epilog=epilog,
-            formatter_class=HelpFormatter,
-            allow_abbrev=False,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where to look, and exit with 2."""
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
-
-
-def new_parser(verb: str, examples: str) -> Parser:
-    """Return an empty parser for ``verb``, with its examples below the options."""
-    return Parser(f"overnight {verb}", VERBS[verb][1], "examples:\n" + examples)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

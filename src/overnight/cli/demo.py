@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overnight.cli import new_parser
+from overnight.cli.parser import new_parser
 
 EXAMPLES = """\
   overnight demo             real training, in a temporary folder

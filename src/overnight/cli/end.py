@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client
-from overnight.cli import INTERRUPTED, new_parser
 from overnight.cli.look import as_json
+from overnight.cli.parser import INTERRUPTED, new_parser
 from overnight.cli.render import ending
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from overnight import client
-from overnight.cli import new_parser
 from overnight.cli.follow import Follower, Lines, Shown, offset_of_last
 from overnight.cli.look import settle
+from overnight.cli.parser import new_parser
 from overnight.cli.render import ending, live_line
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder

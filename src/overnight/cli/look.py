@@ -8,7 +8,7 @@ import sys
 import time
 
 from overnight import client
-from overnight.cli import new_parser
+from overnight.cli.parser import new_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client, launch, options, settings
-from overnight.cli import Parser, new_parser
 from overnight.cli.end import adopter, ended_code
 from overnight.cli.follow import Lines, offset_of_last
 from overnight.cli.foreground import Foreground
 from overnight.cli.logs import watch
+from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import ending
 from overnight.errors import WaitTimeoutError
 from overnight.folder import RunFolder
@@ -51,7 +51,8 @@ def run(words: list[str]) -> int:
         parser.error("--json goes with neither --foreground nor --follow; ask `overnight status --json` from elsewhere")
     home = Path(client.find_home())
     flags = {setting.name: getattr(args, setting.name, None) for setting in options.SETTINGS}
-    resolved = settings.resolve({**flags, "action": args.action}, command or (), home=home)
+    environ = launch.user_environment()  # the command is found on the user's own PATH
+    resolved = settings.resolve({**flags, "action": args.action}, command or (), home=home, environ=environ)
     for warning in resolved.warnings:
         print(f"overnight: {warning}", file=sys.stderr)
     if args.explain:

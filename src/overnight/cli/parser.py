@@ -1,0 +1,52 @@
+"""The argument parsers of all verbs: one look, one way to say what is wrong. Nothing costly is imported, ``ls`` must be quick."""
+
+from __future__ import annotations
+
+import argparse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "start a training command that lives on when you leave"),
+    "ls": ("look", "list all runs"),
+    "status": ("look", "show one run: state, figures, verdicts"),
+    "logs": ("logs", "print what the training wrote"),
+    "attach": ("logs", "watch a run live; leaving does not disturb it"),
+    "stop": ("end", "end a run gracefully and wait until it has ended"),
+    "wait": ("end", "wait until a run has ended; the exit code says how"),
+    "clean": ("end", "remove the folders of ended runs"),
+    "demo": ("demo", "show on this machine, in about a minute, what Overnight does"),
+}
+
+INTERRUPTED = 130
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """80 columns whatever the terminal; asking for its width would import shutil, 2 ms of ``ls``."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=80, max_help_position=26)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are one sentence with a hint, exit code 2; flags are never abbreviated."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to look, and exit with 2."""
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def new_parser(verb: str, examples: str) -> Parser:
+    """Return an empty parser for ``verb``, with its examples below the options."""
+    return Parser(f"overnight {verb}", VERBS[verb][1], "examples:\n" + examples)
