@@ -46,6 +46,8 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
     """
     folder = RunFolder(home / "runs" / check_name(spec.name))
     environ = user_environment()
+    for name in ("OVERNIGHT_RUN_ID", "OVERNIGHT_RUN_DIR", "OVERNIGHT_ATTEMPT"):
+        environ.pop(name, None)  # started from within another run: this one is not part of that
     _make(folder, spec, origins)
     try:
         Local().start(Placement(run_dir=folder.path, supervisor_argv=tuple(supervisor_argv(folder)), env=environ))

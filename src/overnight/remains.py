@@ -52,7 +52,9 @@ class Remains:
         left = self.keepers.leftovers()
         if not left:
             if self.removed:
-                self.say("leftovers", count=len(self.removed), names=sorted(set(self.removed.values())))
+                names = sorted(set(self.removed.values()))
+                self.say("leftovers", count=len(self.removed), names=names)
+                self.say("note", text=f"leftover processes ended: {len(self.removed)} ({', '.join(names)})")
             return True
         if self.killed:
             self._end(left)

@@ -237,7 +237,7 @@ class Keeper:
         while True:
             self.retry_at = None
             alone = self.collect()
-            if self.over_since is not None and alone:
+            if self.over_since is not None and (alone or self.only_other_keepers()):
                 return
             self.flush()
             if self.over_since is not None:
@@ -373,10 +373,20 @@ class Keeper:
         if wait_s > 0:
             self.retry_at = time.monotonic() + wait_s
             return
-        for word in read(f"/proc/self/task/{os.getpid()}/children").split():
-            with contextlib.suppress(OSError):
-                os.kill(int(word), signal.SIGKILL)
+        for pid in self.children():
+            if not keeps_a_run(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         self.retry_at = time.monotonic() + 0.02
+
+    def children(self) -> list[int]:
+        """Return the pids of the children; this process has one thread only."""
+        return [int(word) for word in read(f"/proc/self/task/{os.getpid()}/children").split()]
+
+    def only_other_keepers(self) -> bool:
+        """Say whether all that is left are guards of runs that this run's training has started: those go on."""
+        left = self.children()
+        return bool(left) and all(map(keeps_a_run, left))
 
     # --- the living ---
 
@@ -505,6 +515,11 @@ class Keeper:
 def person(pid: int) -> str:
     """Return the JSON of one process: its pid and start time, or null."""
     return f'{{"pid": {pid}, "start_ticks": {stat_of(pid)[1]}}}' if pid else "null"
+
+
+def keeps_a_run(pid: int) -> bool:
+    """Say whether a process is one of ours: a guard, a shim, a supervisor or its helper."""
+    return b"\0OVERNIGHT_ROLE=" in b"\0" + read(f"/proc/{pid}/environ")
 
 
 def release(go: int) -> None:

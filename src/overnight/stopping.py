@@ -30,6 +30,10 @@ TRAP_PATIENCE_S = 10.0
 """A shell with a trap of its own for SIGTERM is given this long to run it."""
 
 FILES_EVERY_S = 0.5
+
+URGE_LOOK_S = 0.6
+"""An impatient user's wish waits so long: a save that has just begun is seen to grow only by a second look."""
+
 KILL_AGAIN_S = 1.0
 
 NOT_A_SAVE = re.compile(r"\.(log|out|err|csv|tsv|json|jsonl|ya?ml|py)$|tfevents", re.IGNORECASE)
@@ -74,6 +78,7 @@ class Stopping:
         self.killed_at = 0.0
         self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
+        self.urges: list[float] = []
 
     # -- the order ---------------------------------------------------------------------------------------------------
 
@@ -135,8 +140,11 @@ class Stopping:
         self._write()
 
     def urge(self, *, at_once: bool) -> None:
-        """The user asks again: one rung up, or everything at once."""
-        self.ladder = self.ladder.urged(at_once=at_once)
+        """The user asks again: one rung up (after a look whether a save has just begun), or everything at once."""
+        if at_once:
+            self.ladder = self.ladder.urged(at_once=True)
+        else:
+            self.urges.append(boot_clock())
 
     # -- one turn ----------------------------------------------------------------------------------------------------
 
@@ -157,6 +165,8 @@ class Stopping:
         """Return when ``turn`` wants to be called again, in seconds."""
         if self.targets_gone_at is not None:
             return 0.05
+        if self.urges:
+            return URGE_LOOK_S / 4
         return self.ladder.next_look_s(boot_clock())
 
     def killed(self) -> bool:
@@ -206,6 +216,9 @@ class Stopping:
     def _climb(self, log_grew_at: float) -> None:
         now = boot_clock()
         self._look_at_files(now)
+        while self.urges and now - self.urges[0] >= URGE_LOOK_S:
+            del self.urges[0]
+            self.ladder = self.ladder.urged()
         first = next((target for target in self.targets if processes.is_alive(target)), self.command)
         look = Look(
             now=now,
@@ -224,8 +237,9 @@ class Stopping:
             return
         self._write()
         if higher.rung == "kill":
-            why = "asked for at once" if higher.at_once else f"grace of {self.spec.grace_s:g} s ran out"
+            why = _why_killed(higher, look)
             self.say("killed", reason=why, seconds=round(now - higher.began, 3))
+            self.say("note", text=f"killed: {why}")
             self._kill(now)
             return
         other = OTHER.get(signal.Signals(self.signal), signal.SIGTERM)
@@ -242,7 +256,7 @@ class Stopping:
 
     def _look_at_files(self, now: float) -> None:
         """Notice whether a file that the training has open for writing grows: that is a save in progress."""
-        if now - self.files_seen_at < FILES_EVERY_S:
+        if now - self.files_seen_at < (URGE_LOOK_S / 4 if self.urges else FILES_EVERY_S):
             return
         self.files_seen_at = now
         pids = {one.pid for one in [self.command, *self.targets]}
@@ -279,6 +293,17 @@ class Stopping:
             write_json(self.attempt.stop_json, value)
         except OSError as error:  # a full disk never delays a stop
             self.say("unwritten", path=str(self.attempt.stop_json), error=str(error))
+
+
+def _why_killed(ladder: Ladder, look: Look) -> str:
+    took_s = look.now - ladder.began
+    if ladder.at_once:
+        return "asked for at once"
+    if look.saving() and took_s >= ladder.grace_max_s:
+        return f"grace_max of {ladder.grace_max_s:g} s ran out in the middle of a save"
+    if took_s >= ladder.grace_s:
+        return f"grace of {ladder.grace_s:g} s ran out"
+    return "the user asked again"
 
 
 def _identities(pids: tuple[int, ...]) -> list[Identity]:

@@ -365,7 +365,8 @@ class Supervisor:
         for verdict in self.monitor.tick(self._moment()):
             self._judge(verdict)
         now = boot_clock()
-        if now - self.disk_at >= DISK_EVERY_S:
+        # Not before the log is there, or the first look finds nothing to keep space for and the next is long to come.
+        if now - self.disk_at >= DISK_EVERY_S and self.intake.log.handle() is not None:
             self.disk_at = now
             self._look_at_disk()
             if self.attempt is not None:

@@ -164,10 +164,10 @@ def test_what_is_no_record(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("step: 5, loss: 3.2, dt: 0.25step: 6, loss: 3.1, dt: 0.25", [(5, 3.2, 0.25, True), (6, 3.1, 0.25, False)]),
+        ("step: 5, loss: 3.2, dt: 0.25step: 6, loss: 3.1, dt: 0.25", [(5, 3.2, None, False), (6, 3.1, 0.25, False)]),
         (
             "step: 5, loss: 3.2, dt: 0.25step: 6, loss: 3.1, dt: 0.25step: 7, loss: 3, dt: 1",
-            [(5, 3.2, 0.25, True), (6, 3.1, 0.25, True), (7, 3.0, 1.0, False)],
+            [(5, 3.2, None, False), (6, 3.1, None, False), (7, 3.0, 1.0, False)],
         ),
         ("step: 5, loss: 3.2, dt: 0.25 step: 6, loss: 3.1", [(5, 3.2, 0.25, False), (6, 3.1, None, False)]),
         ("step: 7, loss: 3.step: 8, loss: 3.0, dt: 0.2", [(7, 3.0, None, True), (8, 3.0, 0.2, False)]),
@@ -196,21 +196,30 @@ def test_a_glued_nan_is_one_and_touches() -> None:
     assert (first.glued, second.loss, second.glued) == (True, 3.0, False)
 
 
+def test_a_nan_clear_of_the_seam_counts_and_the_number_at_the_seam_is_dropped() -> None:
+    first, second = read("step: 5, loss: nan, dt: 0.25step: 6, loss: 3.1, dt: 0.25")
+    assert math.isnan(first.loss or 0.0)
+    assert (first.dt_s, first.glued, second.dt_s) == (None, False, 0.25)
+    (noted,) = read("step: 5, loss: 3.1, kl: 7", cut=True)
+    assert (noted.extra, noted.glued) == (None, False)
+
+
 def test_ranks_of_glued_records() -> None:
     records = read("[rank0]: step: 5, loss: 3, dt: 0.25[rank1]: step: 6, loss: 3step: 7, loss: 3")
     assert [(r.rank, r.step, r.dt_s, r.glued) for r in records] == [
-        (0, 5, 0.25, True),
+        (0, 5, None, False),
         (1, 6, None, True),
         (1, 7, None, False),
     ]
     dated = read("step: 5, loss: 3.2, dt: 0.252026-01-01 10:00:00 INFO step: 6, loss: 3")
-    assert [(r.step, r.dt_s, r.glued) for r in dated] == [(5, 0.25, True), (6, None, False)]
+    assert [(r.step, r.dt_s, r.glued) for r in dated] == [(5, None, False), (6, None, False)]
     strange = read("step: 5, loss: 3, at: 2026-01-01 now step: 6, loss: 3")
     assert [(r.step, r.glued) for r in strange] == [(5, False), (6, False)]
 
 
 def test_a_number_at_the_cut_of_a_long_line_is_not_trusted() -> None:
-    assert [r.glued for r in read("step: 5, loss: 3.2, dt: 0.25", cut=True)] == [True]
+    assert [(r.dt_s, r.glued) for r in read("step: 5, loss: 3.2, dt: 0.25", cut=True)] == [(None, False)]
+    assert [r.glued for r in read("step: 5, dt: 0.25, loss: 3.2", cut=True)] == [True]
     assert [r.glued for r in read("step: 5, loss: 3.2, note: x yyyyy", cut=True)] == [False]
     reader = Telemetry()
     for text in ("step: 5, loss: 3.2, lr: 1", "step: 6, loss: 3.2, lr: 1"):

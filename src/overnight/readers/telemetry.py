@@ -141,6 +141,12 @@ def _read(
         return None, None
     losses = {name: values.pop(name) for name in _LOSSES if name in values}
     fields.extra.update((name, value) for name, value in losses.items() if name != loss_field and value is not None)
+    uncertain = fields.open_end is not None and touches(line.text, fields.open_end, segment, cut=line.cut)
+    glued = uncertain and fields.last in {"", loss_field}
+    if uncertain and not glued:
+        # Only the last number may be cut short or lengthened; a loss that stands clear of the seam is as good as any.
+        values.pop(fields.last, None)
+        fields.extra.pop(fields.last, None)
     if mark["total"] is not None:
         fields.extra["total_steps"] = float(mark["total"].replace(",", ""))
     record = Record(
@@ -154,10 +160,10 @@ def _read(
         step=parse_whole(mark["step"]),
         loss=losses[loss_field],
         extra=fields.extra or None,
-        glued=fields.open_end is not None and touches(line.text, fields.open_end, segment, cut=line.cut),
+        glued=glued,
         **values,
     )
-    if kind == "eval" or line.cut or mark["colon"] is None or not fields.learnable:
+    if kind == "eval" or uncertain or line.cut or mark["colon"] is None or not fields.learnable:
         return record, None
     slots = [Slot(*mark.span("step"), "step", "step")]
     if mark["total"] is not None:
@@ -189,7 +195,7 @@ class _Fields:
 
     ``open_end`` is where the last value ends if something right behind it could still belong to it, otherwise None. Of
     a field that stands twice the first counts: the second belongs to whatever was glued in. ``slots`` are the places of
-    the numbers behind keys, and ``learnable`` says that nothing else was read.
+    the numbers behind keys, ``last`` names the last field, and ``learnable`` says that nothing else was read.
     """
 
     def __init__(self, text: str, begin: int, end: int, loss_next: re.Match[str] | None) -> None:
@@ -197,6 +203,7 @@ class _Fields:
         self.extra: dict[str, float | str] = {}
         self.rank: int | None = None
         self.open_end: int | None = begin
+        self.last = ""
         self.slots: list[Slot] = []
         self.learnable = True
         if loss_next is not None:
@@ -222,6 +229,7 @@ class _Fields:
         number, unit = match["number"], match["unit"]
         self.open_end = match.end() if unit is None else None
         field = field_of(key)
+        self.last = key
         if field == "rank":
             self.rank = parse_whole(number)
             self.learnable = False
@@ -248,4 +256,5 @@ class _Fields:
         """Keep the value of a known field and return its name in ``Record``."""
         name = "dt_s" if field == "dt_ms" else field
         self.values.setdefault(name, field_value(field, number, unit))
+        self.last = name
         return name
