@@ -225,7 +225,7 @@ def test_a_number_at_the_cut_of_a_long_line_is_not_trusted() -> None:
     for text in ("step: 5, loss: 3.2, lr: 1", "step: 6, loss: 3.2, lr: 1"):
         reader(Line(text, 0), 0.0, 0)
     (record,) = reader(Line("step: 7, loss: 3.2, lr: 1", 0, cut=True), 0.0, 0) or ()
-    assert record.glued
+    assert (record.lr, record.glued) == (None, False)
 
 
 def test_a_line_with_too_many_fields_is_read_without_the_rest() -> None:
