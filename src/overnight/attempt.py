@@ -22,6 +22,9 @@ from overnight.waking import Wake
 
 OOM_STEP = 10
 OOM_MAX = 1000
+LOOK_EVERY_S = 10.0
+YOUNG_S = 5.0
+LEAST_LOOK_S = 0.02
 
 
 class Attempt:
@@ -38,6 +41,9 @@ class Attempt:
         self.started_at: float | None = None
         self.targets: dict[int, Identity] = {}
         self.target_exit: Exit | None = None
+        self.target_ended_at = 0.0
+        self.looked_at = 0.0
+        self.leads_on = True
         self.gone_at: float | None = None
 
     def request(self, position: tuple[int, int], keepers: Keepers) -> None:
@@ -87,15 +93,49 @@ class Attempt:
         written = read_json(self.files.exit_json)
         return written is None or "error" not in written
 
-    def watch_targets(self) -> None:
-        """Find the training processes below a wrapper, to learn how they end: the wrapper may hide it."""
-        if self.command is None or not processes.is_alive(self.command):
+    def watch_targets(self, now: float, log_grew_at: float | None) -> None:
+        """Find the training processes below a wrapper, to learn how they end: the wrapper may hide it.
+
+        Looks now and then, and often while none is known and the command is young, or has just gone on to its next
+        program: a training that crashes in its first step is there for a moment only.
+        """
+        if self.command is None or not self._look_is_due(now, log_grew_at):
             return
-        for pid in targets.find_targets(self.command.pid, sample=False).pids:
-            found = processes.identify(pid)
-            if found is not None and pid != self.command.pid and pid not in self.targets:
-                self.targets[pid] = found
-                self.wake.watch_process(found)
+        self.looked_at = now
+        if not processes.is_alive(self.command):
+            return
+        found = targets.find_targets(self.command.pid, sample=False)
+        # In its first moments it is still a fork of the shim, or a script of a version manager that will exec.
+        young = self.active_s(now) < YOUNG_S
+        self.leads_on = young or bool(found.shells or found.launchers) or targets.leads_on(self.command.pid)
+        for pid in found.pids:
+            who = processes.identify(pid)
+            forked = young and targets.leads_on(pid)  # of a shell, and not yet the program it is going to be
+            if who is not None and pid != self.command.pid and pid not in self.targets and not forked:
+                self._watch_target(who)
+
+    def next_look_s(self, now: float) -> float:
+        """Return when ``watch_targets`` wants to be called though nothing happens, in seconds."""
+        since_s = min(self.active_s(now), now - self.target_ended_at)
+        if self.command is None or self.targets or not self.leads_on or since_s > YOUNG_S:
+            return LOOK_EVERY_S
+        return max(0.0, self.looked_at + max(LEAST_LOOK_S, since_s / 4) - now)
+
+    def _look_is_due(self, now: float, log_grew_at: float | None) -> bool:
+        if now - self.looked_at >= LOOK_EVERY_S or self.next_look_s(now) == 0.0:
+            return True
+        if self.targets or not self.leads_on or log_grew_at is None or log_grew_at < self.looked_at:
+            return False
+        since_s = min(self.active_s(now), now - self.target_ended_at)
+        return now - self.looked_at >= min(LOOK_EVERY_S, since_s / 10)
+
+    def _watch_target(self, who: Identity) -> None:
+        self.targets[who.pid] = who
+        self.wake.watch_process(who)
+        if self.target_exit is not None and who.start_ticks / os.sysconf("SC_CLK_TCK") >= self.target_ended_at - 0.02:
+            # The command went on to a next program: how the one before it ended was the command's own affair.
+            self.target_exit = None
+            self.say("target_started", attempt=self.number, pid=who.pid)
 
     def target_ended(self, pid: int) -> None:
         """A training process ended: note how, if the kernel still tells."""
@@ -105,9 +145,17 @@ class Attempt:
         how = processes.exit_of(handle, pid) if handle is not None else None
         del self.targets[pid]
         self.wake.forget_process(pid)
-        if how is not None:
-            self.target_exit = how
-            self.say("target_ended", attempt=self.number, pid=pid, exit_code=how.exit_code, signal=how.signal)
+        if how is not None and (self.target_exit is None or self.target_exit.exit_code == 0):
+            self.target_exit = how  # of several ranks the one that failed counts, whichever ends last
+            self.target_ended_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.say(
+                "target_ended",
+                attempt=self.number,
+                pid=pid,
+                exit_code=how.exit_code,
+                signal=how.signal,
+                boot_s=self.target_ended_at,
+            )
 
     def line(self) -> dict[str, Any]:
         """Return the attempt as status shows it, without what the meter adds."""
@@ -151,7 +199,7 @@ class Attempt:
         if stdbuf is not None:
             # For programs that are not Python: stdbuf sets its library up and then becomes the command.
             argv, executable = [stdbuf, "-oL", "-eL", executable, *argv[1:]], stdbuf
-        return jsonable(
+        order: dict[str, Any] = jsonable(
             {
                 "attempt": self.number,
                 "argv": argv,
@@ -164,3 +212,4 @@ class Attempt:
                 "position": list(position),
             }
         )
+        return order

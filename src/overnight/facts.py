@@ -131,6 +131,8 @@ class Facts:
             self.attempt_ends[int(fact["attempt"])] = fact
         elif kind == "target_ended":
             self.target_exit = fact
+        elif kind == "target_started":
+            self.target_exit = None
         elif kind == "ended":
             self.ended = fact
 

@@ -200,14 +200,10 @@ class Journal:
         self.handle = self._open()
 
     def _open(self) -> int:
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = os.fstat(handle).st_size
-        # A supervisor killed within a write leaves half a line: close it, so that the next fact stands alone.
-        self.torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-        return handle
+        return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _find(self) -> None:
-        """Come back to the file of our name: its facts are put back if somebody removed it; another in its place stays."""
+        """Come back to the file of our name: put its facts back if it was removed, go on in what has replaced it."""
         here = os.fstat(self.handle)
         try:
             there = os.stat(self.path)
@@ -225,13 +221,13 @@ class Journal:
         line = {"at": utc(at), "fact": fact, **jsonable(details)}
         data = encode_json(line)
         self._find()
-        if self.torn:
+        size = os.fstat(self.handle).st_size
+        if size > 0 and os.pread(self.handle, 1, size - 1) != b"\n":
+            # A supervisor killed within a write, a full disk or an editor left half a line: this fact stands alone.
             data = b"\n" + data
-        self.torn = True
         view = memoryview(data)
         while view:
             view = view[os.write(self.handle, view) :]
-        self.torn = False
         self.unsynced = True
 
     def sync(self) -> None:

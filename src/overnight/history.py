@@ -95,6 +95,14 @@ class History:
         row = self.db.execute("SELECT format, value FROM state WHERE id = 1").fetchone()
         return bytes(row[1]) if row is not None and row[0] == FORMAT else None
 
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yield the verdicts that were stored: what is left of them if somebody damaged the journal."""
+        rows = self.db.execute("SELECT * FROM verdicts ORDER BY source, offset, part")
+        names = [column[0] for column in rows.description]
+        for row in rows:
+            found = dict(zip(names, row, strict=True))
+            yield msgspec.convert({**found, "evidence": json.loads(found["evidence"])}, Verdict)
+
     def commit(self, entries: Iterable[Entry], verdicts: Iterable[Verdict], state: bytes) -> None:
         """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was."""
         self.db.execute("BEGIN IMMEDIATE")

@@ -175,6 +175,29 @@ class LogFile:
         self.sources.append(_Open(handle, self.last_source, offset, before))
 
     def _find_again(self, mark: Mark, pids: tuple[int, ...]) -> None:
+        found = self._by_inode(mark, pids) or self._by_content(mark)
+        if found is None:
+            self._lost = [*self._lost, mark][-KEPT_SOURCES:]
+        else:
+            self.sources.append(found)
+
+    def _by_content(self, mark: Mark) -> _Open | None:
+        """Find a log that was moved to another disk with its run folder: under its name, with the same 64 bytes."""
+        if not mark.before:
+            return None
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        look = os.fstat(handle)
+        found = _Open(handle, mark.source, mark.offset, mark.before)
+        known = {(one.device, one.inode) for one in self.sources}
+        if stat.S_ISREG(look.st_mode) and (found.device, found.inode) not in known and found.fits(look.st_size):
+            return found
+        os.close(handle)
+        return None
+
+    def _by_inode(self, mark: Mark, pids: tuple[int, ...]) -> _Open | None:
         for path in self._places(mark, pids):
             try:
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -186,10 +209,9 @@ class LogFile:
                 # Under another name it may be any file that was given the inode of a log that is gone. Under the log's
                 # own name it is the log, whatever became of its content.
                 if path == str(self.path) or path.startswith("/proc/") or (mark.before and found.fits(look.st_size)):
-                    self.sources.append(found)
-                    return
+                    return found
             os.close(handle)
-        self._lost = [*self._lost, mark][-KEPT_SOURCES:]
+        return None
 
     def _places(self, mark: Mark, pids: tuple[int, ...]) -> Iterator[str]:
         """Yield where a file may be found by its inode: its name, its new name beside it, a writer's descriptor."""

@@ -237,6 +237,7 @@ class Keeper:
         while True:
             self.retry_at = None
             alone = self.collect()
+            self.look_for_folder()
             if self.over_since is not None and (alone or self.only_other_keepers()):
                 return
             self.flush()
@@ -247,6 +248,11 @@ class Keeper:
                 self.watch_supervisor()
             self.tell()
             self.wait()
+
+    def look_for_folder(self) -> None:
+        """Let the run be over if its folder was removed and the training has ended: nobody could ever say so there."""
+        if self.over_since is None and not (self.command or self.supervisor) and not os.path.isdir(self.run_dir):
+            self.over_since = time.monotonic()
 
     def wait(self) -> None:
         """Sleep until a signal, or until something is due; without anything due there is no timer."""
@@ -307,6 +313,8 @@ class Keeper:
         if self.publish_exit(self.command, text):
             return True
         # The zombie keeps its status meanwhile. Once the run is over there is nobody left to wait for.
+        if not os.path.isdir(self.run_dir):
+            return True
         return self.over_since is not None and time.monotonic() > self.over_since + LEFT_S
 
     def publish_exit(self, pid: int, text: str) -> bool:

@@ -52,7 +52,7 @@ from overnight.lifecycle import (
 from overnight.ownership import Owned, Owner
 from overnight.remains import Remains
 from overnight.rules import Moment
-from overnight.saves import Save, Saves, silence_s
+from overnight.saves import Saves, Silences
 from overnight.snapshot import build
 from overnight.spec import RunSpec
 from overnight.stopping import Stopping, boot_clock
@@ -102,18 +102,19 @@ class Supervisor:
         self.ended_at = 0.0
         root = Path(self.spec.checkpoints or self.spec.cwd)
         self.saves = Saves(root, skip=(folder.path, folder.path.parent, folder.path.parent.parent))
-        self.record_at: float | None = None
-        self.record_step: int | None = None
-        self.fresh_saves: list[Save] = []
-        self.watched_log: int | None = None
+        self.silences = Silences()
+        self.watched_logs: tuple[tuple[int, int], ...] = ()
         self.waiting_requests = True
         self.published: dict[str, Any] = {}
         self.urgent = True
+        self.unpublished = False
         self.committed_at = self.published_at = self.disk_at = 0.0
         self.disk_full = False
         self._recover()
         pids = () if self.attempt is None or self.attempt.command is None else (self.attempt.command.pid,)
         self.intake = Intake(folder, self.spec, self.monitor, self.facts, start=self.log_start, pids=pids)
+        for verdict in self.intake.history.verdicts():
+            self.facts.judge(verdict)  # known to the journal, unless somebody damaged that
         self._bounds()
 
     # -- where the run stands ----------------------------------------------------------------------------------------
@@ -160,6 +161,7 @@ class Supervisor:
         if self.facts.target_exit is not None and self.facts.target_exit.get("attempt") == number:
             told = self.facts.target_exit
             self.attempt.target_exit = Exit(exit_code=told.get("exit_code"), signal=told.get("signal"))
+            self.attempt.target_ended_at = float(told.get("boot_s") or 0.0)
         return self.attempt
 
     def _stopping(self, attempt: Attempt) -> Stopping:
@@ -189,7 +191,8 @@ class Supervisor:
         self._happen(Launched())
         if self._rebooted():
             self._happen(Rebooted())
-        self.turn(Woke(log=True, names=frozenset(), exits=frozenset(), signals=()))
+        # As if by the timer: what happened while no supervisor lived has not been told to this one.
+        self.turn(Woke(log=False, names=frozenset(), exits=frozenset(), signals=()))
         while not self._over():
             self.turn(self.wake.sleep(self._timeout_s()))
         self._finish()
@@ -226,7 +229,10 @@ class Supervisor:
             waits.append(0.2)
         if self.intake.dirty:
             waits.append(max(0.0, self.committed_at + COMMIT_EVERY_S - now))
+        if self.intake.dirty or self.unpublished:
             waits.append(max(0.0, self.published_at + self._publish_every_s() - now))
+        if self.attempt is not None and self.monitor.state.state == "running" and self.exit is None:
+            waits.append(self.attempt.next_look_s(now))
         saved = self.saves.next_look_s(now)
         if saved is not None:
             waits.append(saved)
@@ -239,28 +245,24 @@ class Supervisor:
         for verdict in self.intake.read(clock=boot_clock()):
             self._judge(verdict)
         self._look_at_saves(boot_clock())
-        handle = self.intake.log.handle()
-        if handle is not None and handle != self.watched_log:
-            self.watched_log = handle
-            self.wake.watch_log(handle)
+        followed = tuple((source.handle, source.inode) for source in self.intake.log.sources)
+        if followed != self.watched_logs:  # all of them: a renamed log is written to until its writer opens a new one
+            self.watched_logs = followed
+            for handle, _ in followed:
+                self.wake.watch_log(handle)
 
     def _look_at_saves(self, now: float, *, at_last: bool = False) -> None:
         """Note a finished save, and how long the log was silent around it."""
-        meter = self.monitor.meter
-        step, before = meter.step, self.record_at
-        if step != self.record_step:
-            steps = 1 if step is None or self.record_step is None else step - self.record_step
-            if before is not None and any(before <= save.ended <= now for save in self.fresh_saves):
-                gap_s = silence_s(gap_s=now - before, steps=steps, step_s=meter.step_s)
-                self.facts.saved(seconds=gap_s)
-            self.fresh_saves = []
-            self.record_at, self.record_step = now, step
+        step = self.monitor.meter.step
+        self.silences.stepped(step, now, self.monitor.meter.step_s)
         save = self.saves.look(now, at_last=at_last)
         if save is not None:
-            self.fresh_saves.append(save)
+            self.silences.saved(save)
             named = save.step if save.step is not None else step
             self.facts.saved(seconds=save.seconds, path=save.path, step=named)
             self.urgent = True
+        for seconds in self.silences.around_saves():
+            self.facts.saved(seconds=seconds)
 
     def _judge(self, verdict: Verdict) -> None:
         known = not self.facts.judge(verdict)
@@ -369,8 +371,8 @@ class Supervisor:
         if now - self.disk_at >= DISK_EVERY_S and self.intake.log.handle() is not None:
             self.disk_at = now
             self._look_at_disk()
-            if self.attempt is not None:
-                self.attempt.watch_targets()
+        if self.attempt is not None:
+            self.attempt.watch_targets(now, self.intake.grew_at)
 
     def _look_at_disk(self) -> None:
         said = self.intake.keep_space() or self.intake.space.low()
@@ -483,6 +485,7 @@ class Supervisor:
     def _store(self) -> None:
         now = boot_clock()
         due = now - self.committed_at >= COMMIT_EVERY_S or len(self.intake.pending) >= COMMIT_RECORDS
+        self.unpublished = self.unpublished or self.intake.dirty
         if self.intake.dirty and due:
             self.committed_at = now
             self.intake.commit()
@@ -498,6 +501,7 @@ class Supervisor:
         status = self._status()
         compared = {name: value for name, value in status.items() if name not in ("updated_at", "active_s")}
         self.published_at = now
+        self.unpublished = False
         if compared == self.published and not self.urgent:
             return
         self.published, self.urgent = compared, False

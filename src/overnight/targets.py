@@ -75,7 +75,7 @@ TRAP = re.compile(rb"""\btrap\s+(?:--\s+)?(?:'[^']*'|"[^"]*"|\S+)((?:\s+[A-Za-z0
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to signal, and who stands above: shells (and ``make``: to be frozen, they would go on), launchers (never)."""
+    """Whom to signal, and who stands above: shells (and ``make``: frozen, for they would go on), launchers (never)."""
 
     pids: tuple[int, ...]
     shells: tuple[int, ...] = ()
@@ -206,6 +206,12 @@ def find_targets(command_pid: int, *, sample: bool = True) -> Targets:
             pids.append(here.pid)
     # `train | while read line; do ...` has a shell of its own for the loop: it is a target of last resort.
     return Targets(pids=tuple(pids or empty_shells), shells=tuple(shells), launchers=tuple(launchers))
+
+
+def leads_on(pid: int) -> bool:
+    """Say whether a process is a shell or a launcher, so that the training may yet appear below it."""
+    seen = _see(pid)
+    return seen is not None and (seen.shell or seen.launcher)
 
 
 def _below(here: _Seen, *, sample: bool) -> list[_Seen]:

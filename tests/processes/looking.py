@@ -145,7 +145,7 @@ class Terminal:
                 self.shown += data
 
     def type(self, text: bytes) -> None:
-        """Type on the keyboard; Ctrl-C is b"\\x03"."""
+        """Type on the keyboard; Ctrl-C is the byte 3."""
         os.write(self.master, text)
 
     def wait(self, limit_s: float = 30.0) -> int:

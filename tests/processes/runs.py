@@ -6,6 +6,7 @@ but that a thing waited for does happen; what is right is said by the tests.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -239,10 +240,8 @@ class Home:
             if not [pid for pid in left if living(pid)]:
                 return
             for pid in left:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(0.01)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,17 @@ def stop_order(run: Run) -> dict[str, object]:
     return found
 
 
+def requested(run: Run, count: int) -> bool:
+    """Say whether so many requests were taken."""
+    return len(run.facts("request")) >= count
+
+
 def seconds_to_kill(run: Run) -> float:
     (killed,) = run.facts("killed")
     return float(killed["seconds"])
 
 
-# -- the grace ---------------------------------------------------------------------------------------------------------
+# -- the grace -------------------------------------------------------------------------------------------------------
 
 
 def test_grace_runs_out(start: Start, work: Path) -> None:
@@ -114,7 +120,7 @@ def test_the_first_signal_may_be_given(start: Start, work: Path, setting: str) -
     assert len(whole(work / "saved")) == 1
 
 
-# -- who repeats himself -------------------------------------------------------------------------------------------------
+# -- who repeats himself ---------------------------------------------------------------------------------------------
 
 
 def test_a_second_stop_climbs_one_rung(start: Start) -> None:
@@ -156,7 +162,7 @@ def test_a_second_stop_right_before_the_file_is_opened(start: Start, work: Path)
     """The two requests come as fast as a person can type them; the save begins between the two."""
     run = start("night", *toy(*SAVES, "--save-sec", 3), log="step: 3,")
     run.stop("--no-wait")
-    until(lambda: (work / "saved").exists(), "the folder of the save")
+    until((work / "saved").exists, "the folder of the save")
     run.stop("--no-wait")
     assert run.wait() == 103
     assert len(whole(work / "saved")) == 1
@@ -165,14 +171,15 @@ def test_a_second_stop_right_before_the_file_is_opened(start: Start, work: Path)
 @pytest.mark.parametrize("handle", ["int", "term"])
 def test_a_scheduler_repeats_its_signal(start: Start, work: Path, handle: str) -> None:
     """B2-03: TERM, a second later TERM again; the save is completed, one checkpoint, one signal."""
-    command = toy("--steps", 5000, "--handle", handle, "--checkpoints", "saved", "--signals", "signals", "--save-sec", 5)
+    saves = ("--checkpoints", "saved", "--save-sec", 5)
+    command = toy("--steps", 5000, "--handle", handle, "--signals", "signals", *saves)
     run = start("night", *command, log="step: 3,")
     shim = run.pid("shim")
     os.kill(shim, signal.SIGTERM)
     for _ in range(3):
-        seen = len(run.facts("request"))
+        more = len(run.facts("request")) + 1
         os.kill(shim, signal.SIGTERM)
-        until(lambda seen=seen: len(run.facts("request")) > seen, "the repeated signal was taken")
+        until(partial(requested, run, more), "the repeated signal was taken")
     assert run.wait() == 103
     assert len(whole(work / "saved")) == 1
     assert signals(work / "signals") == [f"SIG{handle.upper()}"]
@@ -224,7 +231,7 @@ def test_everything_is_gone_within_a_schedulers_patience(start: Start) -> None:
     assert 20.0 <= seconds_to_kill(run) <= 23.0
 
 
-# -- a run that must not save ----------------------------------------------------------------------------------------------
+# -- a run that must not save ----------------------------------------------------------------------------------------
 
 
 def test_terminate_says_save_false_before_the_signal(start: Start, work: Path) -> None:
@@ -252,7 +259,9 @@ def test_a_rule_may_ask_for_a_save(start: Start, work: Path) -> None:
     assert len(whole(work / "saved")) == 1
 
 
-@pytest.mark.parametrize(("setting", "got"), [("auto", ["SIGTERM"]), ("int", ["SIGINT"]), ("term", ["SIGTERM"]), ("kill", [])])
+@pytest.mark.parametrize(
+    ("setting", "got"), [("auto", ["SIGTERM"]), ("int", ["SIGINT"]), ("term", ["SIGTERM"]), ("kill", [])]
+)
 def test_the_signal_for_a_nan_may_be_given(start: Start, work: Path, setting: str, got: list[str]) -> None:
     command = toy("--steps", 5000, "--handle", "both", "--checkpoints", "saved", "--signals", "signals", "--nan-at", 5)
     run = start("night", *command, flags=("--nonfinite-signal", setting))

@@ -1,5 +1,7 @@
-"""Acceptance 6 and rows A4-01, A4-04, A4-06 through real runs: logs that are truncated, replaced, torn, glued, endless or
-full of rubbish, and disks that fill up. No crash, bounded memory, the right records, and the training lives.
+"""Acceptance 6 and rows A4-01, A4-04, A4-06 through real runs: messy logs and full disks.
+
+Logs are truncated, replaced, torn, glued, endless or full of rubbish, and disks fill up. No crash, bounded memory, the
+right records, and the training lives.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ random.seed(int(sys.argv[2]))
 data = open(sys.argv[1], "rb").read()
 at = 0
 while at < len(data):
-    n = random.choice((1, 2, 3, 7, 20, 100, 1000))
+    n = random.choice((1, 2, 3, 7, 20, 100, 1000, max(1, len(data) // 20)))
     os.write(1, data[at : at + n])
     at += n
     time.sleep(0.001)
@@ -70,7 +72,10 @@ def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
         pytest.skip("only root may mount a small disk")
     path.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "overnight-test", str(path)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "overnight-test", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
@@ -115,14 +120,23 @@ MESSY = {
         [(1, 3.5), (2, 3.25)],
     ),
     "ansi": (
-        b"\x1b[1mstep:\x1b[0m 1, \x1b[32mloss: 3.5\x1b[0m, dt: 0.1\n\x1b]0;title\x07step: 2, loss: 3.25, dt: 0.1\x1b[K\n",
+        (
+            b"\x1b[1mstep:\x1b[0m 1, \x1b[32mloss: 3.5\x1b[0m, dt: 0.1\n"
+            b"\x1b]0;title\x07step: 2, loss: 3.25, dt: 0.1\x1b[K\n"
+        ),
         [(1, 3.5), (2, 3.25)],
     ),
     "backspaces": (b"loading |\x08/\x08-\x08\\\x08\nstep: 1, loss: 3.5, dt: 0.1\n", [(1, 3.5)]),
-    "invalid utf-8": (b"\xff\xfe caf\xe9\nstep: 1, loss: 3.5, dt: 0.1\n\xc3\nstep: 2, loss: 3.25, dt: 0.1\n", [(1, 3.5), (2, 3.25)]),
+    "invalid utf-8": (
+        b"\xff\xfe caf\xe9\nstep: 1, loss: 3.5, dt: 0.1\n\xc3\nstep: 2, loss: 3.25, dt: 0.1\n",
+        [(1, 3.5), (2, 3.25)],
+    ),
     "nul bytes": (b"\0\0\0step: 1, loss: 3.5, dt: 0.1\n\0\nstep: 2, lo\0ss: 3.25, dt: 0.1\n", [(1, 3.5), (2, 3.25)]),
     "not numbers": (
-        b"step: 1, loss: abc, dt: 0.1\nstep: 2, loss: 3.25, dt: 0\nstep: 3, loss: 3.0, dt: 1e\nstep: 4, loss: 2.5, dt: 0.1\n",
+        (
+            b"step: 1, loss: abc, dt: 0.1\nstep: 2, loss: 3.25, dt: 0\n"
+            b"step: 3, loss: 3.0, dt: 1e\nstep: 4, loss: 2.5, dt: 0.1\n"
+        ),
         None,
     ),
 }
@@ -174,11 +188,11 @@ def test_two_writers_glue_and_nothing_crashes(place: Home) -> None:
 
 
 def test_copytruncate_while_running(place: Home) -> None:
-    run = place.toy("cut", "--steps", "800", "--rate", "200", "--two-writes")
+    run = place.toy("cut", "--steps", "2400", "--rate", "200", "--two-writes")
     log = run.path / "output.log"
     at = 0
     for _ in range(3):
-        at = run.until(lambda seen: (seen.get("records") or 0) >= at + 50, "records")["records"]
+        at = run.until(lambda seen, at=at: (seen.get("records") or 0) >= at + 50, "records")["records"]
         with log.open("r+b") as stream:
             stream.truncate(0)
     assert run.wait() == 0
@@ -186,8 +200,8 @@ def test_copytruncate_while_running(place: Home) -> None:
     steps = run.steps()
     assert len(steps) == len(set(steps))
     # What stood between the last read and the truncation is gone for everybody: a few lines each time, no more.
-    assert len(steps) >= 760, f"{len(steps)} of 800"
-    assert steps[-1] == 800
+    assert len(steps) >= 2360, f"{len(steps)} of 2400"
+    assert steps[-1] == 2400
     assert len({one["source"] for one in run.records()}) == 4
     run.clean_logs()
 
@@ -217,14 +231,15 @@ def test_truncated_and_grown_again_while_nobody_looks(place: Home) -> None:
 def test_rename_or_unlink_and_create(place: Home, how: str) -> None:
     log = place.work / "turned.log"
     run = place.script("turned", REOPENING, str(log), options=("--log", str(log)))
+    at = 0
     for n in range(3):
-        run.until(lambda seen, n=n: (seen.get("step") or 0) >= 150 * (n + 1), "records")
+        at = run.until(lambda seen, at=at: (seen.get("step") or 0) >= at + 60, "records")["step"]
         until(log.exists, "the log is made anew", every_s=0.001)
         if how == "rename":
             log.rename(log.with_suffix(f".{n}"))
         else:
             log.unlink()
-    run.until(lambda seen: (seen.get("step") or 0) >= 600, "records of the last file")
+    run.until(lambda seen: (seen.get("step") or 0) >= at + 60, "records of the last file")
     assert run.stop("--now").returncode == 0
     run.gone()
     steps = [int(str(step)) for step in run.steps()]
@@ -237,17 +252,18 @@ def test_rename_or_unlink_and_create(place: Home, how: str) -> None:
 
 def test_renamed_log_is_drained_while_its_writer_goes_on(place: Home) -> None:
     """The training holds its descriptor: after a rename it writes on into the old file, and nothing of that is lost."""
-    run = place.toy("drained", "--steps", "400", "--rate", "200")
+    run = place.toy("drained", "--steps", "1600", "--rate", "200")
     log = run.path / "output.log"
     run.until(lambda seen: (seen.get("records") or 0) >= 60, "records")
     log.rename(run.path / "output.log.1")
     log.write_bytes(b"a stranger's line\n")
     run.until(lambda seen: (seen.get("records") or 0) >= 200, "records of the renamed file")
     supervisor = run.pid("supervisor")
-    os.kill(supervisor, 9)  # and the next one finds it again
+    os.kill(supervisor, 9)  # and the next one finds it again, and is woken by it
+    run.until(lambda seen: (seen.get("records") or 0) >= 300, "records after that", limit_s=10.0)
     assert run.wait() == 0
     run.gone()
-    assert run.steps() == list(range(1, 401))
+    assert run.steps() == list(range(1, 1601))
     run.clean_logs()
 
 
@@ -275,7 +291,11 @@ def test_log_that_exists_is_appended_to_and_not_judged(place: Home) -> None:
 def test_a4_01_unflushed_line_is_seen_within_three_seconds(place: Home) -> None:
     began = time.monotonic()
     run = place.script("quiet", UNFLUSHED)
-    until(lambda: "step: 1," in place.call("logs", "quiet").stdout, "the first line", limit_s=3.0 - (time.monotonic() - began))
+    until(
+        lambda: "step: 1," in place.call("logs", "quiet").stdout,
+        "the first line",
+        limit_s=3.0 - (time.monotonic() - began),
+    )
     seen = run.until(lambda seen: (seen.get("step") or 0) >= 3, "steps are read")
     assert seen["verdicts"] == []
 
@@ -289,11 +309,19 @@ def test_a4_04_frames_without_newline_move_the_step(place: Home) -> None:
 
 
 def test_a4_06_raw_log_is_byte_identical_and_views_do_not_crash(place: Home) -> None:
-    data = b"\rbar 1\rbar 2\n\x1b[31mred\x1b[0m\n\xff\xfe not unicode\n\0\n" + b"x" * (1 << 20) + b"\nstep: 1, loss: 3.5, dt: 0.1\n"
+    data = (
+        b"\rbar 1\rbar 2\n\x1b[31mred\x1b[0m\n\xff\xfe not unicode\n\0\n"
+        + b"x" * (1 << 20)
+        + b"\nstep: 1, loss: 3.5, dt: 0.1\n"
+    )
     data += b"no end"
     run = printed(place, data * 2)
     raw = subprocess.run(
-        [sys.executable, "-m", "overnight", "logs", run.name, "--raw"], env=place.env, capture_output=True, timeout=30
+        [sys.executable, "-m", "overnight", "logs", run.name, "--raw"],
+        env=place.env,
+        capture_output=True,
+        timeout=30,
+        check=False,
     )
     assert raw.returncode == 0, raw.stderr
     assert raw.stdout == data * 2
@@ -335,7 +363,9 @@ def test_a_line_of_200_megabytes(place: Home) -> None:
 def test_full_log_disk_leaves_the_training_alive(place: Home, tmp_path: Path) -> None:
     """The space that is kept ahead of the log carries the training over; status says what is wrong."""
     with small_disk(tmp_path / "small", 40) as disk:
-        run = place.toy("full", "--steps", "2600", "--rate", "200", "--two-writes", options=("--log", str(disk / "train.log")))
+        run = place.toy(
+            "full", "--steps", "2600", "--rate", "200", "--two-writes", options=("--log", str(disk / "train.log"))
+        )
         run.until(lambda seen: (seen.get("records") or 0) > 100, "records")
         fill(disk / "filler")
         at = run.snapshot()["records"]
@@ -382,7 +412,18 @@ def test_full_home_disk_does_not_delay_a_stop(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 48) as disk:
         log, signals = tmp_path / "train.log", tmp_path / "signals"
         with contextlib.contextmanager(a_place)(disk) as place:
-            steps = ["--steps", "100000", "--rate", "100", "--nan-at", "400", "--handle", "term", "--signals", str(signals)]
+            steps = [
+                "--steps",
+                "100000",
+                "--rate",
+                "100",
+                "--nan-at",
+                "400",
+                "--handle",
+                "term",
+                "--signals",
+                str(signals),
+            ]
             run = place.toy("full", *steps, options=("--log", str(log)))
             run.until(lambda seen: (seen.get("records") or 0) > 50, "records")
             fill(disk / "filler")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from looking import PYTHON, Run, toy, until, whole
+from looking import PYTHON, Run, Runs, toy, until, whole
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -50,7 +51,7 @@ def test_twenty_healthy_lines_and_a_nan(start: Start, work: Path) -> None:
     assert (seen["flops_per_token"], seen["peak_flops"]) == (6 * 124356864, 312e12)
     assert seen["mfu"] == pytest.approx(0.313456, abs=1e-4)
     assert seen["tflops"] == pytest.approx(97.798, abs=1e-2)
-    assert seen["loss_avg"] == pytest.approx(3.845), "the mean of the window's finite losses, steps 12 to 20 and so"
+    assert seen["loss_avg"] == pytest.approx(3.84), "the mean of what is finite in the last ten, steps 12 to 20"
 
 
 @pytest.mark.parametrize(("params", "mfu"), [("124e6", 0.312556), ("124,439,808", 0.313665), ("124439808", 0.313665)])
@@ -105,10 +106,8 @@ def test_without_a_known_scale_a_high_loss_is_no_divergence(start: Start, work: 
     ],
 )
 def test_whatever_stands_around_it(start: Start, work: Path, line: str) -> None:
-    healthy = [line.replace("step: 5", f"step: {step}").replace("-", "", line.count("loss: -")) for step in range(1, 5)]
-    for word in ("nan", "NaN", "inf"):
-        healthy = [one.replace(f"loss: {word}", "loss: 3.5") for one in healthy]
-    healthy = [f"step: {step}, loss: 3.5, dt: 0.25" if "nan" in one else one for step, one in enumerate(healthy, 1)]
+    number = re.compile(r"(loss: )-?(nan|NaN|inf)")
+    healthy = [number.sub(r"\g<1>3.5", line).replace("step: 5", f"step: {step}") for step in range(1, 5)]
     run = start("night", *printer(work, [*healthy, line]))
     assert ended_by_rule(run, "nonfinite")["verdicts"][0]["step"] == 5
 
@@ -118,10 +117,12 @@ def test_a_nan_on_the_first_line(start: Start, work: Path) -> None:
     assert ended_by_rule(run, "nonfinite")["verdicts"][0]["step"] == 1
 
 
-def test_a_nan_in_the_last_line_without_a_newline(start: Start) -> None:
-    """The script dies right after it: nothing was left to stop, and the report still says what was seen."""
-    run = start("night", PYTHON, "-c", "print('step: 1, loss: 2, dt: 1\\nstep: 2, loss: nan, dt: 1', end='')")
-    assert run.wait() in (0, 104)
+def test_a_nan_in_the_last_line_without_a_newline(runs: Runs) -> None:
+    """The script exits 0 right after it: there is nothing left to stop, and the run is no success."""
+    text = "print('step: 1, loss: 2, dt: 1\\nstep: 2, loss: nan, dt: 1', end='')"
+    assert runs.overnight("run", "--name", "night", "--", PYTHON, "-c", text).returncode == 104
+    run = runs.run("night")
+    assert run.wait() == 104
     assert [one["step"] for one in run.status["verdicts"]] == [2]
 
 
@@ -134,15 +135,14 @@ def test_odd_numbers_crash_nothing(start: Start, work: Path) -> None:
         "step: 10, loss: , dt: 0.25",
         "step: , loss: 3.9, dt: 0.25",
         "step: 99999999999999999999999999, loss: 3.9, dt: 0.25",
-        "step: 11, loss: 1e999999, dt:",
+        "step: 9223372036854775808, loss: , dt: 0.25",
         "step: nan, loss: 3.9, dt: nan",
         "nan nan nan",
         "loss: nan is what I was afraid of",
         "step: 12, loss: 3.9, dt: nan",
         "\x00\xff\x00",
     ]
-    # The one that overflows is infinite, so it is kept to a run of its own below.
-    lines = [*HEALTHY[:5], *(line for line in odd if "999999," not in line and "1e999999" not in line), *HEALTHY[14:]]
+    lines = [*HEALTHY[:5], *odd, *HEALTHY[14:]]
     run = start("night", *printer(work, lines), flags=FIGURES)
     until(lambda: run.status["step"] == 20, "step 20")
     seen = run.status
@@ -177,7 +177,9 @@ def test_a_checkpoint_of_poisoned_weights_is_not_called_healthy(start: Start) ->
     assert run.status["checkpoint"]["healthy"] is False
 
 
-@pytest.mark.parametrize(("switch", "rule"), [("--nan-at", "nonfinite"), ("--inf-at", "nonfinite"), ("--diverge-at", "divergence")])
+@pytest.mark.parametrize(
+    ("switch", "rule"), [("--nan-at", "nonfinite"), ("--inf-at", "nonfinite"), ("--diverge-at", "divergence")]
+)
 @pytest.mark.parametrize("shape", [(), ("--ansi",), ("--cr",), ("--bars", 3), ("--rank", 0), ("--two-writes",)])
 def test_every_illness_in_every_shape(start: Start, switch: str, rule: str, shape: tuple[object, ...]) -> None:
     run = start("night", *toy("--steps", 5000, "--dt", 0.02, switch, 12, *shape), flags=("--vocab-size", 50304))

@@ -5,6 +5,7 @@ Budgets are asserted where they are promises (megabytes, wakeups), never times.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,7 +46,8 @@ for name in os.listdir("/proc/self/fd"):
     except FileNotFoundError:
         pass  # the descriptor of the listing itself
 status = Path("/proc/self/status").read_text()
-masks = {line.split(":")[0]: int(line.split(":")[1], 16) for line in status.splitlines() if line.startswith(("SigBlk", "SigIgn"))}
+lines = [line.split(":") for line in status.splitlines()]
+masks = {name: int(value[0], 16) for name, *value in lines if name in ("SigBlk", "SigIgn")}
 look = {
     "fds": fds, "env": dict(os.environ), "cwd": os.getcwd(), "oom": int(Path("/proc/self/oom_score_adj").read_text()),
     "tty": os.isatty(0) or os.isatty(1), "sid": os.getsid(0), "masks": masks, "umask": os.umask(0), "argv": sys.argv,
@@ -65,10 +67,8 @@ def flood(place: Home, megabytes: int) -> None:
     while (seen := run.snapshot()).get("state") not in ("finished", "failed"):
         supervisor = run.pid("supervisor")
         if supervisor:
-            try:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError):  # between look and end
                 highest = max(highest, rss_kib(supervisor, "VmHWM"))
-            except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
-                pass  # between the look and the end
         time.sleep(0.02)
     assert run.wait() == 0, seen
     assert 0 < highest < SUPERVISOR_KIB, f"{highest} KiB"
@@ -95,7 +95,9 @@ def look_inside(place: Home, *, env: dict[str, str] | None = None, options: tupl
     script.write_text(LOOK)
     name = f"look{len(list(place.work.iterdir()))}{len(env or {})}"
     # A descriptor and a variable of the caller's: the one is not passed on, the other is.
-    run = place.start(name, sys.executable, str(script), str(answer), options=options, env={"MY_OWN": "kept", **(env or {})})
+    run = place.start(
+        name, sys.executable, str(script), str(answer), options=options, env={"MY_OWN": "kept", **(env or {})}
+    )
     assert run.wait() == 0
     found: dict[str, object] = load(answer)
     return found | {"run": run}
@@ -104,7 +106,9 @@ def look_inside(place: Home, *, env: dict[str, str] | None = None, options: tupl
 def test_a2_03_the_child_is_offered_to_the_oom_killer_first(place: Home) -> None:
     run = place.toy("oom", "--steps", "100000")
     until(run.child, "a child")
-    scores = {role: int(Path(f"/proc/{run.pid(role)}/oom_score_adj").read_text()) for role in ("guard", "shim", "supervisor")}
+    scores = {
+        role: int(Path(f"/proc/{run.pid(role)}/oom_score_adj").read_text()) for role in ("guard", "shim", "supervisor")
+    }
     child = Path(f"/proc/{run.child()}/oom_score_adj")
     until(lambda: int(child.read_text()) != scores["shim"], "its score")
     own = int(Path("/proc/self/oom_score_adj").read_text())
@@ -189,7 +193,7 @@ def switches(pid: int) -> int:
 
 
 def test_at_rest_they_sleep(place: Home) -> None:
-    """Nothing is written and nothing is due: no polling. The first seconds (settling, the first commit) do not count."""
+    """Nothing is written and nothing is due: no polling. The first seconds (settling, a commit) do not count."""
     run = place.toy("still", "--steps", "100000", "--dt", "0.01", "--hang-at", "20")
     run.until(lambda seen: seen.get("step") == 19, "the hang")
     pids = {role: run.pid(role) for role in ("guard", "shim", "supervisor")}

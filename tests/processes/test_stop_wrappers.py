@@ -109,7 +109,8 @@ def make(work: Path, train: list[str]) -> list[str]:
 
 
 def launcher_run(work: Path, train: list[str]) -> list[str]:
-    return [PYTHON, script(work, "launch.py", f"import subprocess, sys\nsys.exit(subprocess.run({train!r}).returncode)\n")]
+    text = f"import subprocess, sys\nsys.exit(subprocess.run({train!r}).returncode)\n"
+    return [PYTHON, script(work, "launch.py", text)]
 
 
 def launcher_check_call(work: Path, train: list[str]) -> list[str]:

@@ -74,8 +74,7 @@ def test_a_leftover_of_a_success_is_ended_and_named(start: Start) -> None:
     """B1-06: main exits 0 and leaves a `sleep`: finished, the child gone within 10 s, noted."""
     run = start("night", *toy("--steps", 10, "--leave-child"), log="left")
     (child,) = (int(line.split()[2]) for line in run.log.decode().splitlines() if line.endswith(" left"))
-    ended = until(lambda: run.facts("exit"), "the end of the command")
-    del ended
+    until(lambda: run.facts("exit"), "the end of the command")
     until(lambda: not alive(child), "the child is gone", 10.0)
     assert run.wait() == 0
     (fact,) = run.facts("leftovers")
@@ -94,7 +93,8 @@ def test_a_leftover_without_the_mark_is_ended_too(start: Start, work: Path) -> N
 
 
 def _named(name: str) -> list[int]:
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read(f"/proc/{pid}/comm").strip() == name.encode()]
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    return [pid for pid in pids if read(f"/proc/{pid}/comm").strip() == name.encode()]
 
 
 def test_a_writer_that_outlives_the_command_may_finish(start: Start, work: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_writer_that_outlives_the_command_may_finish(start: Start, work: Path)
 
 def test_a_tree_that_forks_and_dies_is_ended(start: Start) -> None:
     """A chain in which every process lives for a moment and leaves a child."""
-    text = "import os, time\nprint('begun', flush=True)\nwhile True:\n    time.sleep(0.002)\n    if os.fork(): os._exit(0)\n"
+    text = "import os, time\nprint('begun', flush=True)\nwhile 1: time.sleep(0.002); os.fork() and os._exit(0)\n"
     chain = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\ntime.sleep(600)\n"
     run = start("night", PYTHON, "-c", chain, text, log="begun")
     assert run.stop().returncode == 0

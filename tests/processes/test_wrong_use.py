@@ -1,7 +1,8 @@
-"""Acceptance 7: wrong use and damaged folders. One sentence, exit 2 or the documented code, no traceback, nothing lost."""
+"""Acceptance 7: wrong use and damaged folders: one sentence, the documented exit code, no traceback, nothing lost."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -74,7 +75,7 @@ def test_command_without_an_interpreter_line(place: Home) -> None:
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "-x", "--", ".hidden", "", "a b", "ä", "x" * 65, "x\n", "..", "x\0y"[:1] + "/"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "-x", "--", ".hidden", "", "a b", "ä", "x" * 65, "x\n", "..", "x/"])
 def test_names_that_are_none(place: Home, name: str) -> None:
     refused(place, "run", f"--name={name}", "--", "true")
     assert not (place.path / "x").exists()
@@ -106,7 +107,9 @@ def test_one_of_two_at_the_same_time_wins(place: Home) -> None:
     for n in range(3):
         words = [sys.executable, "-m", "overnight", "run", "--name", f"x{n}", "--settle", "0.01s", "--", "sleep", "100"]
         both = [
-            subprocess.Popen(words, env=place.env, cwd=place.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                words, env=place.env, cwd=place.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             for _ in range(2)
         ]
         said = [(one.communicate(timeout=30), one.returncode) for one in both]
@@ -131,7 +134,8 @@ def test_one_of_two_at_the_same_time_wins(place: Home) -> None:
         ["--steps", "0"], ["--steps", "-3"], ["--grace", "-5s"], ["--grace", "soon"], ["--max-hours", "0"],
         ["--max-hours", "-1"], ["--max-loss", "nan"], ["--action", "nonfinite"], ["--action", "nonfinite=explode"],
         ["--action", "nosuchrule=stop"], ["--stop-signal", "hup"], ["--pattern", "("], ["--pattern", "loss (.*)"],
-        ["--layers", "0"], ["--foreground", "--follow"], ["--log", "/dev/null"], ["--log", "/"], ["--log", "/nonexistent/x.log"],
+        ["--layers", "0"], ["--foreground", "--follow"], ["--log", "/dev/null"], ["--log", "/"],
+        ["--log", "/nonexistent/x.log"],
         ["--checkpoints", ""],
     ],
     ids=lambda flags: " ".join(flags) if isinstance(flags, list) else None,
@@ -142,7 +146,13 @@ def test_flags_that_are_none(place: Home, flags: list[str]) -> None:
 
 def test_unknown_keys_of_a_file(place: Home) -> None:
     file = place.work / "overnight.toml"
-    for text in ("grase = '5s'\n", "[rules.nonfinite]\nacton = 'stop'\n", "grace = \n", "grace = -1\n", "[run]\nname = 'x'\n"):
+    for text in (
+        "grase = '5s'\n",
+        "[rules.nonfinite]\nacton = 'stop'\n",
+        "grace = \n",
+        "grace = -1\n",
+        "[run]\nname = 'x'\n",
+    ):
         file.write_text(text)
         assert "overnight.toml" in refused(place, "run", "--", "sleep", "100")
     file.write_bytes(b"grace = '5s' # \xff\n")
@@ -186,7 +196,9 @@ def unprivileged(place: Home) -> tuple[str, ...]:
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv is needed to stop being root")
     found = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-    probe = subprocess.run([*found, sys.executable, "-c", "import overnight.cli"], cwd="/", capture_output=True, text=True)
+    probe = subprocess.run(
+        [*found, sys.executable, "-c", "import overnight.cli"], cwd="/", capture_output=True, text=True, check=False
+    )
     if probe.returncode:
         pytest.skip(f"another user cannot run this python: {probe.stderr.strip().splitlines()[-1]}")
     return found
@@ -199,7 +211,11 @@ def test_home_that_may_not_be_written(place: Home, tmp_path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o055)
     home = tmp_path / "locked"
     home.mkdir(mode=0o555)
-    sentence(place.call("run", "--", "sleep", "100", env={"OVERNIGHT_HOME": str(home / "deeper")}, before=before, cwd=Path("/")))
+    sentence(
+        place.call(
+            "run", "--", "sleep", "100", env={"OVERNIGHT_HOME": str(home / "deeper")}, before=before, cwd=Path("/")
+        )
+    )
     sentence(place.call("run", "--", "sleep", "100", env={"OVERNIGHT_HOME": str(home)}, before=before, cwd=Path("/")))
     assert place.call("ls", env={"OVERNIGHT_HOME": str(home)}, before=before, cwd=Path("/")).returncode == 0
     assert list(home.iterdir()) == []
@@ -209,7 +225,12 @@ def mounted(path: Path, options: str) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root may mount")
     path.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "overnight-test", str(path)], capture_output=True, text=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "overnight-test", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode:
         pytest.skip(f"nothing can be mounted here: {made.stderr.strip()}")
     try:
@@ -235,12 +256,12 @@ def test_read_only_home(place: Home, read_only: Path) -> None:
 
 
 def test_full_home(place: Home, tiny: Path) -> None:
-    with (tiny / "filler").open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space"):
-        while True:
-            stream.write(b"x")
+    with (tiny / "filler").open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(b"x"):
+            pass
     text = sentence(place.call("run", "--name", "x", "--", "sleep", "100", env={"OVERNIGHT_HOME": str(tiny)}))
     assert str(tiny) in text
-    assert [path for path in tiny.rglob("run.json")] == []
+    assert list(tiny.rglob("run.json")) == []
 
 
 def test_home_that_is_a_file(place: Home) -> None:
@@ -277,7 +298,14 @@ def nest(path: Path) -> None:
 
 DAMAGES = [garble, empty, wrong_shape, remove, nest]
 FILES = ["run.json", "status.json", "journal.jsonl", "metrics.db"]
-LOOKS = [("ls",), ("ls", "--json"), ("status", "hurt"), ("status", "hurt", "--json"), ("logs", "hurt"), ("wait", "hurt", "--timeout", "0.3s")]
+LOOKS = [
+    ("ls",),
+    ("ls", "--json"),
+    ("status", "hurt"),
+    ("status", "hurt", "--json"),
+    ("logs", "hurt"),
+    ("wait", "hurt", "--timeout", "0.3s"),
+]
 
 
 def look_everywhere(run: Run) -> None:
@@ -293,8 +321,8 @@ def look_everywhere(run: Run) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_live_run_whose_file_was_edited(place: Home, file: str, damage: Callable[[Path], None]) -> None:
     """The training does not notice, and neither what it logs nor how it ends is lost; the supervisor comes and goes."""
-    run = place.toy("hurt", "--steps", "700", "--rate", "100", "--nan-at", "150", "--exit-at", "700", "--exit-code", "7",
-                    options=("--action", "nonfinite=alert"))  # fmt: skip
+    switches = ["--steps", "700", "--rate", "100", "--nan-at", "150", "--exit-at", "700", "--exit-code", "7"]
+    run = place.toy("hurt", *switches, options=("--action", "nonfinite=alert"))
     run.until(lambda seen: (seen.get("records") or 0) > 30, "records")
     good = (run.path / "run.json").read_bytes()
     child = run.child()
@@ -303,10 +331,8 @@ def test_live_run_whose_file_was_edited(place: Home, file: str, damage: Callable
     assert living(child)
     until(lambda: "step: 200," in run_log(run), "step 200")
     if run.pid("supervisor"):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(run.pid("supervisor"), signal.SIGKILL)  # the next one has only the files to go by
-        except ProcessLookupError:
-            pass
     look_everywhere(run)
     if file == "run.json":
         until(lambda: "run.json" in (run.path / "supervisor.log").read_text(), "it says what is wrong")
