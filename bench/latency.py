@@ -79,7 +79,13 @@ def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
     ours, polled = tries(5, 5) if quick else tries(100, 20)
     p99 = sorted(ours)[min(len(ours) - 1, int(len(ours) * 0.99))]
     return [
-        {"what": "overnight", "tries": len(ours), "ms median (min-max)": spread(ours), "p99 ms": round(p99, 2), "ratio": "1 x"},
+        {
+            "what": "overnight",
+            "tries": len(ours),
+            "ms median (min-max)": spread(ours),
+            "p99 ms": round(p99, 2),
+            "ratio": "1 x",
+        },
         {
             "what": "follower, 1 s polling",
             "tries": len(polled),

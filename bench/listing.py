@@ -39,7 +39,9 @@ def make_runs(folder: Path, count: int) -> None:
             "log": str(run / "output.log"),
             "verdicts": [],
             "notes": [],
-            "attempts": [{"n": 1, "pid": 1, "exit_code": 0, "signal": None, "cause": None, "first_step": 0, "last_step": number}],
+            "attempts": [
+                {"n": 1, "pid": 1, "exit_code": 0, "signal": None, "cause": None, "first_step": 0, "last_step": number}
+            ],
             "argv": ["python3", "train.py"],
             "unknown": {"eta_s": "give --steps"},
             "code": 0,

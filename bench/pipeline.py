@@ -38,7 +38,14 @@ def by_intake(log: Path) -> float:
         folder = RunFolder(Path(home) / "runs" / "bench")
         folder.create()
         spec = RunSpec(
-            name="bench", argv=("x",), executable="x", cwd="/", log=str(log), params=1_000_000, tokens_per_step=1000, peak_tflops=1
+            name="bench",
+            argv=("x",),
+            executable="x",
+            cwd="/",
+            log=str(log),
+            params=1_000_000,
+            tokens_per_step=1000,
+            peak_tflops=1,
         )
         facts = Facts(folder)
         monitor = make_monitor(spec, facts.note)

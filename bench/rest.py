@@ -96,7 +96,9 @@ def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
 
 def _flood(folder: Path, lines: int) -> dict[str, Any]:
     (folder / "flood.py").write_text(FLOOD)
-    overnight(folder, "run", "--name", "flood", "--settle", "0.1", "--", sys.executable, str(folder / "flood.py"), str(lines))
+    overnight(
+        folder, "run", "--name", "flood", "--settle", "0.1", "--", sys.executable, str(folder / "flood.py"), str(lines)
+    )
     until = time.monotonic() + 1200
     while time.monotonic() < until and status(folder, "flood")["records"] < lines:
         time.sleep(1.0)

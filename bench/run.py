@@ -31,7 +31,9 @@ RESULTS = Path(__file__).resolve().parent.parent / "build" / "bench"
 def machine() -> dict[str, Any]:
     """Return what a reader must know about the machine to read the figures."""
     memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
-    model = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    model = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
     return {
         "cores": os.cpu_count(),
         "processor": model[0] if model else platform.machine(),

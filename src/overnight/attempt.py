@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from overnight import processes, targets
+from overnight.clocks import boot_clock
 from overnight.events import Exit, jsonable
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.keepers import Keepers, read_identity
@@ -24,6 +25,7 @@ OOM_STEP = 10
 OOM_MAX = 1000
 LOOK_EVERY_S = 10.0
 YOUNG_S = 5.0
+EXIT_PATIENCE_S = 60.0
 LEAST_LOOK_S = 0.02
 
 
@@ -45,6 +47,8 @@ class Attempt:
         self.looked_at = 0.0
         self.leads_on = True
         self.gone_at: float | None = None
+        self.exit: Exit | None = None
+        self.ended_s: float | None = None
 
     def request(self, position: tuple[int, int], keepers: Keepers) -> None:
         """Write the start request down and wake the shim. Doing it again changes nothing."""
@@ -68,25 +72,29 @@ class Attempt:
             self.wake.watch_process(self.command)
         return True
 
-    def look_ended(self, *, kept: bool, now: float) -> Exit | None:
-        """Return how the command ended, once that is known. ``kept`` says that a guard or shim is there to tell."""
+    def look_ended(self, *, kept: bool) -> Exit | None:
+        """Learn how the command ended, and return it once it is known. ``kept``: a guard or shim is there to tell."""
+        if self.exit is not None:
+            return self.exit
         written = read_json(self.files.exit_json)
         if written is not None:
-            return Exit(
-                exit_code=written.get("exit_code"),
-                signal=written.get("signal"),
-                at=written.get("at"),
-                text=written.get("error"),
-            )
+            code, name, error = written.get("exit_code"), written.get("signal"), written.get("error")
+            return self._ended(Exit(exit_code=code, signal=name, at=written.get("at"), text=error))
         if self.command is None or processes.is_alive(self.command):
             return None
         if self.gone_at is None:
-            self.gone_at = now
-        if kept and now - self.gone_at < 60.0:
+            self.gone_at = boot_clock()
+        if kept and boot_clock() - self.gone_at < EXIT_PATIENCE_S:
             return None  # it will be written in a moment; on a full disk the shim keeps trying
         handle = self.wake.pidfd(self.command.pid)
         found = processes.exit_of(handle, self.command.pid) if handle is not None else None
-        return found or Exit(at=time.time())
+        return self._ended(found or Exit(at=time.time()))
+
+    def recall(self, told: dict[str, Any] | None) -> None:
+        """Take over from the journal how a training process below the command ended, if that was of this attempt."""
+        if told is not None and told.get("attempt") == self.number:
+            self.target_exit = Exit(exit_code=told.get("exit_code"), signal=told.get("signal"))
+            self.target_ended_at = float(told.get("boot_s") or 0.0)
 
     def executed(self) -> bool:
         """Say whether the command was really executed (an exec error is written as code 126 or 127 with its text)."""
@@ -106,7 +114,7 @@ class Attempt:
             return
         found = targets.find_targets(self.command.pid, sample=False)
         # In its first moments it is still a fork of the shim, or a script of a version manager that will exec.
-        young = self.active_s(now) < YOUNG_S
+        young = self.active_s() < YOUNG_S
         self.leads_on = young or bool(found.shells or found.launchers) or targets.leads_on(self.command.pid)
         for pid in found.pids:
             who = processes.identify(pid)
@@ -116,7 +124,7 @@ class Attempt:
 
     def next_look_s(self, now: float) -> float:
         """Return when ``watch_targets`` wants to be called though nothing happens, in seconds."""
-        since_s = min(self.active_s(now), now - self.target_ended_at)
+        since_s = min(self.active_s(), now - self.target_ended_at)
         if self.command is None or self.targets or not self.leads_on or since_s > YOUNG_S:
             return LOOK_EVERY_S
         return max(0.0, self.looked_at + max(LEAST_LOOK_S, since_s / 4) - now)
@@ -126,7 +134,7 @@ class Attempt:
             return True
         if self.targets or not self.leads_on or log_grew_at is None or log_grew_at < self.looked_at:
             return False
-        since_s = min(self.active_s(now), now - self.target_ended_at)
+        since_s = min(self.active_s(), now - self.target_ended_at)
         return now - self.looked_at >= min(LOOK_EVERY_S, since_s / 10)
 
     def _watch_target(self, who: Identity) -> None:
@@ -147,7 +155,7 @@ class Attempt:
         self.wake.forget_process(pid)
         if how is not None and (self.target_exit is None or self.target_exit.exit_code == 0):
             self.target_exit = how  # of several ranks the one that failed counts, whichever ends last
-            self.target_ended_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.target_ended_at = boot_clock()
             self.say(
                 "target_ended",
                 attempt=self.number,
@@ -171,11 +179,23 @@ class Attempt:
             "last_step": None,
         }
 
-    def active_s(self, boot_now: float) -> float:
-        """Return the seconds since the command was started, on a clock that neither jumps nor stops in suspend."""
+    def active_s(self) -> float:
+        """Return the seconds the command has run, on a clock that neither jumps nor stops in suspend; 0 before it starts.
+
+        Once it has ended the figure stands still.
+        """
+        if self.ended_s is not None:
+            return self.ended_s
         if self.command is None:
             return 0.0
-        return max(0.0, boot_now - self.command.start_ticks / os.sysconf("SC_CLK_TCK"))
+        return max(0.0, boot_clock() - self.command.start_ticks / os.sysconf("SC_CLK_TCK"))
+
+    def _ended(self, how: Exit) -> Exit:
+        # The exit may be older than this look: of a supervisor that was dead, or is only now adopting the run.
+        ago_s = time.time() - how.at if how.at is not None else 0.0
+        self.ended_s = max(0.0, self.active_s() - max(0.0, ago_s))
+        self.exit = how
+        return how
 
     def _order(self, position: tuple[int, int]) -> dict[str, Any]:
         own = 0

@@ -111,7 +111,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it or clean the run") from error
+        raise FolderError(
+            f"{path} is not valid JSON ({error}); it was edited or damaged: restore it or clean the run"
+        ) from error
     if not isinstance(value, dict):
         raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it or clean the run")
     return value

@@ -49,9 +49,7 @@ class Intake:
         self.monitor = monitor
         self.log_path = Path(spec.log)
         self.network = filesystem_type(self.log_path.parent) in NETWORK
-        self.history, damage = open_history(
-            folder.metrics_db, network=filesystem_type(folder.path) in NETWORK
-        )
+        self.history, damage = open_history(folder.metrics_db, network=filesystem_type(folder.path) in NETWORK)
         if damage is not None:
             facts.note(damage)
         self.pending: list[Entry] = []
@@ -121,7 +119,9 @@ class Intake:
             self.facts.note(f"records cannot be stored for now ({error}); they are read again from the log later")
             if len(self.pending) > MAX_PENDING:
                 # Everything is still in the log, and the place up to which it is stored has not moved.
-                self.facts.note("too many records wait to be stored; the oldest are dropped from metrics.db, not from the log")
+                self.facts.note(
+                    "too many records wait to be stored; the oldest are dropped from metrics.db, not from the log"
+                )
                 del self.pending[: MAX_PENDING // 2]
             self.retry_at = time.monotonic() + RETRY_S
             return

@@ -66,5 +66,3 @@ class Keepers:
         keeper = living.get("shim") or living.get("guard")
         if keeper is not None:
             processes.send(keeper.pid, keeper.start_ticks, signal.SIGUSR1)
-
-

@@ -96,7 +96,9 @@ def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
         folder.create()
     except FileExistsError as error:
         if not folder.path.is_dir() or error.filename != str(folder.path):
-            raise UsageError(f"{error.filename} is in the way: it is not a folder; move it or set OVERNIGHT_HOME") from error
+            raise UsageError(
+                f"{error.filename} is in the way: it is not a folder; move it or set OVERNIGHT_HOME"
+            ) from error
         raise UsageError(
             f"the name {spec.name!r} is already used by a run in {folder.path}: choose another --name, "
             f"or remove an ended run with `overnight clean {spec.name}`"
@@ -113,7 +115,9 @@ def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
         write_json(folder.status_json, _first_status(spec, now))
     except OSError as error:
         _forget(folder)
-        raise UsageError(f"{folder.path} cannot be written: {error.strerror}; free some space or set OVERNIGHT_HOME") from error
+        raise UsageError(
+            f"{folder.path} cannot be written: {error.strerror}; free some space or set OVERNIGHT_HOME"
+        ) from error
 
 
 def _asked(spec: RunSpec, origins: dict[str, str], now: float) -> dict[str, Any]:
@@ -164,7 +168,9 @@ def _await_command(folder: RunFolder) -> dict[str, Any] | None:
     for log in (folder.supervisor_log, folder.shim_log):
         with contextlib.suppress(OSError):
             said = said or log.read_text(errors="replace").strip()[-500:]
-    raise LaunchError(f"the command was not started within {PLACED_WITHIN_S:g} s; see {folder.path}: {said or 'no reason given'}")
+    raise LaunchError(
+        f"the command was not started within {PLACED_WITHIN_S:g} s; see {folder.path}: {said or 'no reason given'}"
+    )
 
 
 def _settle(folder: RunFolder, settle_s: float) -> None:

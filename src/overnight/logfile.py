@@ -171,7 +171,9 @@ class LogFile:
                 return
         self.last_source += 1
         offset = min(self._start, look.st_size) if newest is None and self.last_source == 0 else 0
-        before = os.pread(handle, FINGERPRINT_BYTES, max(0, offset - FINGERPRINT_BYTES))[: min(offset, FINGERPRINT_BYTES)]
+        before = os.pread(handle, FINGERPRINT_BYTES, max(0, offset - FINGERPRINT_BYTES))[
+            : min(offset, FINGERPRINT_BYTES)
+        ]
         self.sources.append(_Open(handle, self.last_source, offset, before))
 
     def _find_again(self, mark: Mark, pids: tuple[int, ...]) -> None:

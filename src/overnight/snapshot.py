@@ -62,7 +62,7 @@ def build(
         "started_at": live.get("started_at"),
         "created_at": None if created_at is None else utc(created_at),
         "updated_at": utc(now),
-        "ended_at": utc(now) if state.ended else None,
+        "ended_at": utc(how.at if how is not None and how.at is not None else now) if state.ended else None,
         "active_s": active_s,
         "log": spec.log,
         "argv": list(spec.argv),

@@ -76,7 +76,9 @@ class LogSpace:
             return None
         if number in (errno.ENOSPC, errno.EDQUOT):
             left = max(0, self.ahead_of - size)
-            return f"no space can be kept ahead of {self.path}: {os.strerror(number)}; {left:,} bytes are left for the log"
+            return (
+                f"no space can be kept ahead of {self.path}: {os.strerror(number)}; {left:,} bytes are left for the log"
+            )
         self.usable = False  # the file system cannot do it; nothing is lost but the safety
         return None
 

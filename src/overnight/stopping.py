@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 from overnight import processes, targets
+from overnight.clocks import boot_clock
 from overnight.events import StopOrder
 from overnight.folder import AttemptFolder, write_json
 from overnight.keepers import Keepers
@@ -44,11 +44,6 @@ OTHER = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGINT}
 Say = Callable[..., None]
 
 
-def boot_clock() -> float:
-    """Return seconds since boot, suspended time included; no jump of the wall clock moves it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def send(who: Identity, number: int) -> bool:
     """Send a signal to exactly this process; False if it is gone."""
     return processes.send(who.pid, who.start_ticks, number)
@@ -57,9 +52,7 @@ def send(who: Identity, number: int) -> bool:
 class Stopping:
     """One stop of one attempt, from the order to the moment when command and training processes are gone."""
 
-    def __init__(
-        self, *, spec: RunSpec, attempt: AttemptFolder, command: Identity, keepers: Keepers, say: Say
-    ) -> None:
+    def __init__(self, *, spec: RunSpec, attempt: AttemptFolder, command: Identity, keepers: Keepers, say: Say) -> None:
         self.spec = spec
         self.attempt = attempt
         self.command = command
@@ -269,7 +262,9 @@ class Stopping:
         if known is None:
             return  # what was open before the stop may be any file; only growth from here on tells
         for path, size in seen.items():
-            if size > known.get(path, 0) and (looks_like_save(path) or (path not in known and not NOT_A_SAVE.search(path))):
+            if size > known.get(path, 0) and (
+                looks_like_save(path) or (path not in known and not NOT_A_SAVE.search(path))
+            ):
                 self.file_grew_at = now
 
     def _write(self) -> None:

@@ -230,9 +230,7 @@ def test_sources_of_one_truncated_file_never_share_a_number(follower: Follower, 
     assert follower.by_source() == {life: lines(100 * life, 3) for life in range(6)}
 
 
-def test_rename_and_create_with_the_old_file_still_being_written(
-    follower: Follower, path: Path, killing: bool
-) -> None:
+def test_rename_and_create_with_the_old_file_still_being_written(follower: Follower, path: Path, killing: bool) -> None:
     with path.open("ab", buffering=0) as old:
         old.write(lines(1, 10))
         follower.look()

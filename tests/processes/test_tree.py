@@ -48,9 +48,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("end", "state"), ENDS)
-def test_children_of_every_kind_are_gone_after_every_end(
-    start: Start, end: Callable[[Run], None], state: str
-) -> None:
+def test_children_of_every_kind_are_gone_after_every_end(start: Start, end: Callable[[Run], None], state: str) -> None:
     """B1-01, B1-04, B1-06: workers that ignore SIGINT, one in a session of its own, forked twice, and a stranger."""
     stranger = subprocess.Popen(toy("--steps", 5000), stdout=subprocess.DEVNULL)  # the same name, not of the run
     try:

@@ -71,9 +71,7 @@ telemetry = st.builds(lambda step, loss, dt: f"step: {step}, loss: {loss}, dt: {
 prefixed = st.builds(
     lambda rank, text: f"[rank{rank}]: 2026-01-01 10:00:00 INFO ".encode() + text, st.integers(0, 3), telemetry
 )
-nanogpt = st.builds(
-    lambda step, loss: f"iter {step}: loss {loss}, time 14.01ms, mfu -100.00%".encode(), steps, numbers
-)
+nanogpt = st.builds(lambda step, loss: f"iter {step}: loss {loss}, time 14.01ms, mfu -100.00%".encode(), steps, numbers)
 evaluation = st.builds(lambda step, loss: f"step {step}: train loss {loss}, val loss {loss}".encode(), steps, numbers)
 bar = st.builds(lambda step, loss: f"\r 42%|####  | {step}/100 loss={loss}".encode(), steps, numbers)
 ansi = st.builds(lambda text: b"\x1b[1;32m" + text + b"\x1b[0m\x1b]0;title\x07", telemetry)

@@ -1,0 +1,63 @@
+"""The requests that clients drop into a run's inbox, one small file each, in the order of their arrival.
+
+A file stays until what it asks for has been done: a supervisor killed before that leaves it to the next one, which finds
+in the journal whether it has been obeyed. What a request leads to is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from overnight.events import Request
+from overnight.facts import Facts
+from overnight.folder import RunFolder
+from overnight.waking import Woke
+
+
+class Inbox:
+    """One run's inbox. ``postponed`` says that a request is left in it for a later turn."""
+
+    def __init__(self, folder: RunFolder, facts: Facts) -> None:
+        self.path = folder.inbox
+        self.facts = facts
+        self.postponed = True
+
+    def requests(self, woke: Woke) -> Iterator[tuple[Request, bool]]:
+        """Yield (request, whether it is new) and remove each after the caller has dealt with it and comes back.
+
+        Looks only if something may be there. What is no request is noted and removed.
+        """
+        if not woke.names and not woke.by_timer and not self.postponed:
+            return
+        self.postponed = False
+        try:
+            names = sorted(name for name in os.listdir(self.path) if name.endswith(".json"))
+        except OSError:
+            return
+        for name in names:
+            path = self.path / name
+            request = self._read(path)
+            if request is not None:
+                yield request, self.facts.fresh_request(name, request)
+            _remove(path)
+
+    def postpone(self) -> None:
+        """Leave the requests where they are: there is nothing yet that could be stopped."""
+        self.postponed = True
+
+    def _read(self, path: Path) -> Request | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Request)
+        except (msgspec.MsgspecError, ValueError, OSError) as error:
+            self.facts.note(f"the request {path.name} cannot be read and is dropped: {error}")
+            return None
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
