@@ -54,6 +54,7 @@ class Attempt:
         """Write the start request down and wake the shim. Doing it again changes nothing."""
         if not self.files.start_json.exists():
             self.files.path.mkdir(mode=0o700, exist_ok=True)
+            self.wake.watch_folder(self.files.path)  # before the shim can see the wish: its answer comes at once
             write_json(self.files.start_json, self._order(position), fsync=True)
         self.wake.watch_folder(self.files.path)
         keepers.ask()
@@ -89,6 +90,10 @@ class Attempt:
         handle = self.wake.pidfd(self.command.pid)
         found = processes.exit_of(handle, self.command.pid) if handle is not None else None
         return self._ended(found or Exit(at=time.time()))
+
+    def give_up(self) -> None:
+        """Nobody is left to start the command: guard and shim were killed before they could."""
+        self._ended(Exit(at=time.time()))
 
     def recall(self, told: dict[str, Any] | None) -> None:
         """Take over from the journal how a training process below the command ended, if that was of this attempt."""

@@ -61,6 +61,7 @@ class Intake:
         marks = self._restore()
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
         self.space = LogSpace(self.log_path)
+        self.disk_full = False
         self.retry_at = 0.0
         self.mark_at = 0.0
         self.marked_source = max((one[0] for one in facts.marks), default=-1)
@@ -92,9 +93,23 @@ class Intake:
         self.dirty = True
         return self.log.position()
 
-    def keep_space(self) -> str | None:
-        """Keep disk space ahead of the log; return a sentence if there is none."""
-        return self.space.top_up(self.log.size)
+    def disk_trouble(self) -> Verdict | None:
+        """Keep disk space ahead of the log; return a verdict when there is none any more, once until there is again."""
+        said = self.space.top_up(self.log.size) or self.space.low()
+        new = said is not None and not self.disk_full
+        self.disk_full = said is not None
+        if said is None or not new:
+            return None
+        return Verdict(
+            rule="disk_space",
+            severity="warn",
+            action="alert",
+            text=said,
+            at=time.time(),
+            step=self.monitor.meter.last_step,
+            attempt=self.monitor.attempt,
+            offset=self.log.position()[1],
+        )
 
     def commit(self, *, at_last: bool = False) -> None:
         """Store what came in since the last time, with the place in the log and the monitor's state.

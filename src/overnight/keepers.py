@@ -43,6 +43,13 @@ class Keepers:
                 self.known[role] = found
                 self.wake.watch_process(found)
 
+    def deaths(self, pids: frozenset[int]) -> list[str]:
+        """Return a sentence for each keeper among the processes that have ended, and see who keeps the run now."""
+        dead = [(role, one.pid) for role, one in self.known.items() if one.pid in pids]
+        if pids:
+            self.look()
+        return [f"the {role} (pid {pid}) was killed; the run goes on without it" for role, pid in dead]
+
     def alive(self) -> dict[str, Identity]:
         """Return the living ones by role."""
         return {role: one for role, one in self.known.items() if processes.is_alive(one)}

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,6 +213,27 @@ class Silences:
         for gap in found:
             self.gaps.remove(gap)
         return [gap[2] for gap in found]
+
+
+class SaveWatch:
+    """Everything that is noticed about saves: each goes to ``saved`` with its seconds, and with path and step if new."""
+
+    def __init__(self, root: Path, *, skip: tuple[Path, ...], saved: Callable[..., None]) -> None:
+        self.saves = Saves(root, skip=skip)
+        self.silences = Silences()
+        self.saved = saved
+
+    def look(self, now: float, step: int | None, step_s: float | None, *, at_last: bool = False) -> bool:
+        """Tell a save that is over, and how long the log was silent around it; True if there was one."""
+        self.silences.stepped(step, now, step_s)
+        save = self.saves.look(now, at_last=at_last)
+        if save is not None:
+            self.silences.saved(save)
+            named = save.step if save.step is not None else step
+            self.saved(seconds=save.seconds, path=save.path, step=named)
+        for seconds in self.silences.around_saves():
+            self.saved(seconds=seconds)
+        return save is not None
 
 
 def silence_s(*, gap_s: float, steps: int, step_s: float | None) -> float:

@@ -10,8 +10,8 @@ One turn of the loop:
  6. take the next step of a stop, or of clearing away what a dead command left behind
  7. commit records, verdicts and the place in the log in one transaction; publish the status
 
-What a kill between two of these steps would lose is found again in the files: the attempt's start, started, stop and exit
-files say where the run stands, the database says how far the log was read.
+What a kill between two of these steps would lose is found again in the files: the attempt's start, started, stop and
+exit files say where the run stands, the database says how far the log was read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from overnight.ownership import Owned, Owner
 from overnight.publishing import Publisher
 from overnight.remains import Remains
 from overnight.rules import Moment
-from overnight.saves import Saves, Silences
+from overnight.saves import SaveWatch
 from overnight.standing import Standing, read_asked
 from overnight.stopping import Stopping
 from overnight.waking import Wake, Woke
@@ -62,7 +62,7 @@ NETWORK_TIMER_S = 1.0
 STARTING_TIMER_S = 1.0
 MISSING_TIMER_S = 0.1
 COMMIT_EVERY_S = 2.0
-"""A commit costs 0.3 ms of CPU, most of what a line a second costs at rest; what a kill leaves uncommitted is read again."""
+"""A commit is much of what a line a second costs at rest; what a kill leaves uncommitted is read again."""
 
 COMMIT_RECORDS = 5000
 DISK_EVERY_S = 10.0
@@ -90,11 +90,10 @@ class Supervisor:
         self.inbox = Inbox(folder, facts)
         self.monitor = make_monitor(spec, facts.note)
         self.publisher = Publisher(folder, spec, self.monitor, facts, created_at=self.asked.epoch)
-        self.saves = Saves(Path(spec.checkpoints or spec.cwd), skip=(folder.path, *folder.path.parents[:2]))
-        self.silences = Silences()
+        skip = (folder.path, *folder.path.parents[:2])
+        self.saves = SaveWatch(Path(spec.checkpoints or spec.cwd), skip=skip, saved=facts.saved)
         self.watched_logs: tuple[tuple[int, int], ...] = ()
         self.committed_at = self.disk_at = 0.0
-        self.disk_full = False
         standing = Standing(folder, spec, facts, keepers=self.keepers, wake=self.wake)
         self.attempt, self.stopping, self.monitor.state = standing.attempt, standing.stopping, standing.state
         pids = () if self.attempt is None or self.attempt.command is None else (self.attempt.command.pid,)
@@ -109,7 +108,8 @@ class Supervisor:
         """Own the run until it is over; return the exit status that the shim understands."""
         self.wake.catch_signals()
         self.wake.watch_folder(self.folder.inbox)
-        self.wake.watch_handle(self.saves.inotify.fileno(), lambda: self.saves.absorb(boot_clock()))
+        saves = self.saves.saves
+        self.wake.watch_handle(saves.inotify.fileno(), lambda: saves.absorb(boot_clock()))
         self.facts.say("supervisor", pid=os.getpid(), owner=self.owner.number, adopting=self.adopting)
         if self._over():
             self._complete_end()
@@ -160,7 +160,9 @@ class Supervisor:
             waits.append(max(0.0, self.committed_at + COMMIT_EVERY_S - now))
         if self.attempt is not None and self.monitor.state.state == "running" and self.attempt.exit is None:
             waits.append(self.attempt.next_look_s(now))
-        waits += [wait for wait in (self.saves.next_look_s(now), self.publisher.next_turn_s(now)) if wait is not None]
+        waits += [
+            wait for wait in (self.saves.saves.next_look_s(now), self.publisher.next_turn_s(now)) if wait is not None
+        ]
         waits.append(max(0.01, self.monitor.due_s(self._moment())))
         return min(waits)
 
@@ -169,25 +171,17 @@ class Supervisor:
     def _read(self) -> None:
         for verdict in self.intake.read(clock=boot_clock()):
             self._judge(verdict)
-        self._look_at_saves(boot_clock())
+        self._look_at_saves()
         followed = tuple((source.handle, source.inode) for source in self.intake.log.sources)
         if followed != self.watched_logs:  # all of them: a renamed log is written to until its writer opens a new one
             self.watched_logs = followed
             for handle, _ in followed:
                 self.wake.watch_log(handle)
 
-    def _look_at_saves(self, now: float, *, at_last: bool = False) -> None:
-        """Note a finished save, and how long the log was silent around it."""
-        step = self.monitor.meter.step
-        self.silences.stepped(step, now, self.monitor.meter.step_s)
-        save = self.saves.look(now, at_last=at_last)
-        if save is not None:
-            self.silences.saved(save)
-            named = save.step if save.step is not None else step
-            self.facts.saved(seconds=save.seconds, path=save.path, step=named)
+    def _look_at_saves(self, *, at_last: bool = False) -> None:
+        meter = self.monitor.meter
+        if self.saves.look(boot_clock(), meter.step, meter.step_s, at_last=at_last):
             self.publisher.urgent = True
-        for seconds in self.silences.around_saves():
-            self.facts.saved(seconds=seconds)
 
     def _judge(self, verdict: Verdict) -> None:
         known = not self.facts.judge(verdict)
@@ -229,18 +223,16 @@ class Supervisor:
             return
         for pid in woke.exits:
             attempt.target_ended(pid)
-            for role, one in self.keepers.known.items():
-                if one.pid == pid:
-                    self.facts.note(f"the {role} (pid {pid}) was killed; the run goes on without it")
-        if woke.exits:
-            self.keepers.look()
-        if attempt.command is None:
+        for text in self.keepers.deaths(woke.exits):
+            self.facts.note(text)
+        if self.monitor.state.state == "starting":
             if attempt.look_started():
                 self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"])
                 self._happen(Alive(attempt=attempt.number))
-                self.publisher.urgent = True
             elif not self.adopting:
                 attempt.request(self.intake.log.position(), self.keepers)
+            elif not self.keepers.alive():
+                attempt.give_up()
         told = (
             bool(woke.names or woke.exits) or woke.by_timer or attempt.gone_at is not None or self.stopping is not None
         )
@@ -264,25 +256,10 @@ class Supervisor:
         # Not before the log is there, or the first look finds nothing to keep space for and the next is long to come.
         if now - self.disk_at >= DISK_EVERY_S and self.intake.log.handle() is not None:
             self.disk_at = now
-            self._look_at_disk()
+            trouble = self.intake.disk_trouble()
+            if trouble is not None:
+                self._judge(trouble)
         attempt.watch_targets(now, self.intake.grew_at)
-
-    def _look_at_disk(self) -> None:
-        said = self.intake.keep_space() or self.intake.space.low()
-        if said is not None and not self.disk_full:
-            self._judge(
-                Verdict(
-                    rule="disk_space",
-                    severity="warn",
-                    action="alert",
-                    text=said,
-                    at=time.time(),
-                    step=self.monitor.meter.last_step,
-                    attempt=self.monitor.attempt,
-                    offset=self.intake.log.position()[1],
-                )
-            )
-        self.disk_full = said is not None
 
     # -- 6. stopping and clearing ------------------------------------------------------------------------------------
 
@@ -311,7 +288,7 @@ class Supervisor:
             if not self.intake.more:
                 break
             self._store()  # a command that ended far ahead of us must not be held in memory as a whole
-        self._look_at_saves(boot_clock(), at_last=True)
+        self._look_at_saves(at_last=True)
         for verdict in self.intake.flush():
             self._judge(verdict)
         self.intake.commit(at_last=True)  # before the end is a fact: after that nobody reads the log again

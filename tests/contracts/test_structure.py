@@ -48,6 +48,9 @@ def functions(path: Path) -> list[tuple[str, int]]:
 def test_files_are_short() -> None:
     long = {named(path): len(path.read_text().splitlines()) for path in SOURCES}
     assert len(long) > 30
+    # The shim may import nothing of ours, so that it cannot break under a run when the package is upgraded: it is one
+    # file, and its limit is its own.
+    assert long.pop("src/overnight/shim.py") <= 650
     assert not {name: count for name, count in long.items() if count > MAX_LINES}
 
 

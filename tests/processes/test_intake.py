@@ -583,7 +583,7 @@ def test_a_full_stderr_ends_nothing(small_disk: Path, tmp_path: Path) -> None:
 def test_closing_stores_the_rest_and_gives_space_back(night: Night) -> None:
     append(night.log, line(1))
     night.turn()
-    night.intake.keep_space()
+    night.intake.disk_trouble()
     night.intake.close()
     night.open.clear()
     assert night.log.read_bytes() == line(1)
@@ -594,7 +594,7 @@ def test_closing_stores_the_rest_and_gives_space_back(night: Night) -> None:
 def test_closing_when_the_log_was_taken_away(night: Night) -> None:
     append(night.log, line(1))
     night.turn()
-    night.intake.keep_space()
+    night.intake.disk_trouble()
     night.log.unlink()
     night.intake.close()
     night.open.clear()

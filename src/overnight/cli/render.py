@@ -85,7 +85,9 @@ def thousands(value: Any) -> str:
 
 def percent(value: Any) -> str:
     """Return a fraction as percent."""
-    return figure(value) if value is None or isinstance(value, str) else f"{value * 100:.1f}%"
+    if value is None or isinstance(value, str):
+        return figure(value)
+    return f"{value * 100:.1f}%" if abs(value) < 1000 else f"{value * 100:.1e}%"
 
 
 def span(seconds: Any) -> str:
