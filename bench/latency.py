@@ -1,5 +1,6 @@
-"""A line with a NaN loss is written -> the script receives its signal, in milliseconds. Beside it a follower that polls the
-log once a second and sends the same signal, as a loop of `tail` and `grep` does.
+"""A line with a NaN loss is written -> the script receives its signal, in milliseconds.
+
+Beside it a follower that polls the log once a second and sends the same signal, as a loop of `tail` and `grep` does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`overnight ls` over 1,000 ended runs, a whole process each time, beside a Python that does nothing and one that only imports
-argparse and sqlite3. Taken in turns.
+"""`overnight ls` over 1,000 ended runs, a whole process each time.
+
+Beside it a Python that does nothing and one that only imports argparse and sqlite3, taken in turns.
 """
 
 from __future__ import annotations

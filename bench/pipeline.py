@@ -1,5 +1,6 @@
-"""Lines through the whole of the live intake (follow, read, measure, judge, store), on one core, beside a loop with one compiled
-regular expression that stores nothing, and `grep -c`. The same file, taken in turns.
+"""Lines through the whole of the live intake (follow, read, measure, judge, store), on one core.
+
+Beside it a loop with one compiled regular expression that stores nothing, and `grep -c`. The same file, taken in turns.
 """
 
 from __future__ import annotations

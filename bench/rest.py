@@ -1,5 +1,7 @@
-"""A run that prints one line a second: what watching costs. CPU as a share of one core, memory of guard, shim and supervisor
-together (RSS counts shared pages once for each process, PSS shares them out). Beside it a loop that polls the same log.
+"""A run that prints one line a second: what watching costs, in CPU as a share of one core and in memory.
+
+Memory is of guard, shim and supervisor together (RSS counts shared pages once for each process, PSS shares them out).
+Beside it a loop that polls the same log.
 """
 
 from __future__ import annotations
@@ -103,9 +105,9 @@ def _flood(folder: Path, lines: int) -> dict[str, Any]:
     while time.monotonic() < until and status(folder, "flood")["records"] < lines:
         time.sleep(1.0)
     time.sleep(1.0)
-    return _row(f"overnight after {lines:,} lines", float("nan"), *memory_mb(keepers(folder, "flood")))
+    return _row(f"overnight after {lines:,} lines", None, *memory_mb(keepers(folder, "flood")))
 
 
-def _row(what: str, share: float, rss: float, pss: float) -> dict[str, Any]:
-    shown = "-" if share != share else f"{share:.3f}"
+def _row(what: str, share: float | None, rss: float, pss: float) -> dict[str, Any]:
+    shown = "-" if share is None else f"{share:.3f}"
     return {"what": what, "CPU % of a core": shown, "RSS MB": round(rss, 1), "PSS MB": round(pss, 1)}

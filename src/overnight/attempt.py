@@ -143,8 +143,10 @@ class Attempt:
         return now - self.looked_at >= min(LOOK_EVERY_S, since_s / 10)
 
     def _watch_target(self, who: Identity) -> None:
-        self.targets[who.pid] = who
         self.wake.watch_process(who)
+        if self.wake.pidfd(who.pid) is None:
+            return  # it has just ended: nobody would tell, and the next look may find another
+        self.targets[who.pid] = who
         if self.target_exit is not None and who.start_ticks / os.sysconf("SC_CLK_TCK") >= self.target_ended_at - 0.02:
             # The command went on to a next program: how the one before it ended was the command's own affair.
             self.target_exit = None
@@ -185,9 +187,9 @@ class Attempt:
         }
 
     def active_s(self) -> float:
-        """Return the seconds the command has run, on a clock that neither jumps nor stops in suspend; 0 before it starts.
+        """Return the seconds the command has run, on a clock that neither jumps nor stops in suspend.
 
-        Once it has ended the figure stands still.
+        0 before it starts; once it has ended the figure stands still.
         """
         if self.ended_s is not None:
             return self.ended_s
@@ -212,9 +214,8 @@ class Attempt:
             "OVERNIGHT_ATTEMPT": str(self.number),
         }
         # What makes an unmodified script readable from outside, unless its user decided otherwise.
-        for name, value in {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "COLUMNS": "300"}.items():
-            if name not in os.environ:
-                given[name] = value
+        readable = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "COLUMNS": "300"}
+        given.update({name: value for name, value in readable.items() if name not in os.environ})
         argv, executable = list(self.spec.argv), self.spec.executable
         stdbuf = None
         if self.spec.line_buffered:

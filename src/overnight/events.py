@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """What we compute from records. ``mfu`` is a fraction; every figure of the window unless its name says run or avg."""
+    """What we compute from records, over the window unless a name says run or avg. ``mfu`` is a fraction."""
 
     step: int | None = None
     loss: float | None = None
@@ -66,7 +66,10 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule found. (``attempt``, ``source``, ``offset``, ``part``, ``rule``) is its key: writing it twice is harmless."""
+    """What a rule found.
+
+    (``attempt``, ``source``, ``offset``, ``part``, ``rule``) is its key: writing it twice is harmless.
+    """
 
     rule: str
     severity: Severity

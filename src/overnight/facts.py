@@ -1,7 +1,7 @@
 """The facts of one run as its supervisor writes them: the journal, the verdicts so far, the notes shown in status.
 
-A fact is written before it is acted upon, with one write() and no fsync; ``sync`` follows when there is time. A full disk
-never delays a stop: the ballast is freed for the last facts, and what still cannot be written is counted.
+A fact is written before it is acted upon, with one write() and no fsync; ``sync`` follows when there is time. A full
+disk never delays a stop: the ballast is freed for the last facts, and what still cannot be written is counted.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Facts:
         key = key_of(verdict)
         if key in self.keys:
             return False
-        # The verdict's own time is the time mark before its line (a rebuild gives the same); shown is when it was judged.
+        # A verdict's own time is the time mark before its line (a rebuild gives the same); shown is when it was judged.
         details = msgspec.structs.asdict(verdict)
         details.pop("at")
         self.say("verdict", epoch=time.time(), **details)

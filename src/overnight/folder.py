@@ -194,7 +194,7 @@ class AttemptFolder:
 
 
 class Journal:
-    """The append-only list of facts. One write() per fact; ``sync`` makes them durable and never comes before an action."""
+    """The append-only list of facts, one write() each; ``sync`` makes them durable and never comes before an action."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS verdicts (
   PRIMARY KEY (attempt, source, offset, part, rule)) WITHOUT ROWID;
 """
 
-COLUMNS = 20
+INSERT_RECORD = "INSERT OR REPLACE INTO records VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 def _number(value: float | None) -> float | str | None:
@@ -107,8 +107,7 @@ class History:
         """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
-            slots = ",".join("?" * COLUMNS)
-            self.db.executemany(f"INSERT OR REPLACE INTO records VALUES ({slots})", map(_row, entries))
+            self.db.executemany(INSERT_RECORD, map(_row, entries))
             for one in verdicts:
                 self.db.execute(
                     "INSERT OR REPLACE INTO verdicts VALUES (?,?,?,?,?,?,?,?,?,?,?)",
@@ -152,8 +151,8 @@ class History:
 def open_history(path: Path, *, network: bool = False) -> tuple[History, str | None]:
     """Open metrics.db; the second value says what was wrong with it.
 
-    A damaged one is moved aside. One that cannot be opened or written for now (full disk, lock, rights) is left as it is
-    and this process does without: the log is judged all the same, and the next supervisor reads it again.
+    A damaged one is moved aside. One that cannot be opened or written for now (full disk, lock, rights) is left as it
+    is and this process does without: the log is judged all the same, and the next supervisor reads it again.
     """
     try:
         history = History(path, network=network)

@@ -1,7 +1,7 @@
 """The requests that clients drop into a run's inbox, one small file each, in the order of their arrival.
 
-A file stays until what it asks for has been done: a supervisor killed before that leaves it to the next one, which finds
-in the journal whether it has been obeyed. What a request leads to is decided elsewhere.
+A file stays until what it asks for has been done: a supervisor killed before that leaves it to the next one, which
+finds in the journal whether it has been obeyed. What a request leads to is decided elsewhere.
 """
 
 from __future__ import annotations

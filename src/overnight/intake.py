@@ -1,8 +1,8 @@
 """From the log file to stored records: follows the log, feeds the monitor, commits what came of it.
 
-Bytes are judged at once and stored a little later. What is stored includes the place in the log and the monitor's whole
-state, so that after a kill the same bytes are read again and give the same records and the same verdicts. The arrival of
-a record is the time mark before it, which is a fact in the journal: a rebuild gives the same times.
+Bytes are judged at once and stored a little later. What is stored includes the place in the log and the monitor's
+whole state, so that after a kill the same bytes are read again and give the same records and the same verdicts. The
+arrival of a record is the time mark before it, which is a fact in the journal: a rebuild gives the same times.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from overnight.space import NETWORK, LogSpace, filesystem_type
 from overnight.spec import RunSpec
 
 TURN_BYTES = 1 << 20
-"""So much is read in one turn at most, so that requests and exits are seen in time while a log is being caught up on."""
+"""The most that is read in one turn, so that requests and exits are seen in time while a log is being caught up on."""
 
 MARK_EVERY_S = 10.0
 MARK_WITHOUT_DT_S = 1.0
 FIRST_RECORDS = 100
-"""Where no dt is printed the pace comes from the marks: a close look at the first steps, then as sparse as elsewhere."""
+"""Where no dt is printed the pace comes from the marks: close ones for the first steps, then as sparse as elsewhere."""
 
 MAX_PENDING = 200_000
 RETRY_S = 5.0

@@ -1,7 +1,7 @@
 """Guard and shim as their supervisor sees them, and the tree below them: everything that belongs to the run.
 
-Whoever of the two is alive is the parent of whatever the training leaves behind. When both were killed, the run's mark in
-the environment of a process is what is left to find its tree by.
+Whoever of the two is alive is the parent of whatever the training leaves behind. When both were killed, the run's mark
+in the environment of a process is what is left to find its tree by.
 """
 
 from __future__ import annotations

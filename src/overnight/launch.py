@@ -1,7 +1,7 @@
 """From settings to a placed run, with proof: the folder, the keepers in their own session, the command's process.
 
-``start`` returns once the command has been executed (or could not be); ``adopt`` gives a run whose keepers are all dead a
-supervisor that finds out the truth and writes it down.
+``start`` returns once the command has been executed (or could not be); ``adopt`` gives a run whose keepers are all dead
+a supervisor that finds out the truth and writes it down.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def user_environment() -> dict[str, str]:
 
 
 def adopt(folder: RunFolder) -> None:
-    """Start a supervisor for a run without keepers; it settles what happened, or watches a training that still lives."""
+    """Start a supervisor for a run without keepers; it settles what happened, or watches a training that is alive."""
     if read_json(folder.run_json) is None:  # FolderError with a sentence of its own if it is damaged
         raise FolderError(f"{folder.run_json} is gone; restore it: without it the run cannot be settled")
     with folder.supervisor_log.open("ab") as log:

@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_step >= self.steps - max(1, min(self.interval, self.steps - 1))
 
     def complete(self) -> bool:
-        """Say whether the very last step was reached (counted from 0 or from 1): a stop that came too late to matter."""
+        """Say whether the very last step (counted from 0 or from 1) was reached: a stop came too late to matter."""
         return self.steps is not None and self.last_step is not None and self.last_step >= self.steps - 1
 
 
@@ -276,7 +276,7 @@ def _exited(state: RunState, event: Ended, plan: Plan) -> Decision:
 
 
 def _failure(how: Exit, target: Exit | None) -> tuple[str, str]:
-    """Return cause and sentence of an end that was none of ours; a wrapper's code may stand for its training's signal."""
+    """Return cause and sentence of an end that was none of ours; a wrapper's code may stand for a training's signal."""
     if how.exit_code is not None and how.exit_code > SIGNAL_CODES and target is not None and target.signal is not None:
         cause, text = _failure(target, None)
         return cause, f"{describe(how)}: the training process below it {text}"

@@ -181,7 +181,7 @@ class Meter:
         previous = self._previous_step
         if previous is not None and step > previous:
             self._gains.append(step - previous)
-            # Arrivals are known to a second or so: many records share one, and only the next mark tells how fast they came.
+            # An arrival is the last time mark: many records share one, and only the next mark tells how fast they came.
             if at > self._anchor_at:
                 self._arrival_dt_s = (at - self._anchor_at) / (step - self._anchor_step)
                 self._anchor_step, self._anchor_at = step, at

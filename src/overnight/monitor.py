@@ -1,8 +1,8 @@
-"""The pure heart: bytes in, records and verdicts out, and what follows from them. Joins tail, readers, meter, rules and
-lifecycle; no clock, no file, no process. Time is an argument, so a week of training is judged in milliseconds.
+"""The pure heart: bytes in, records and verdicts out, and what follows from them.
 
-The whole state can be saved and restored between any two bytes (``snapshot``, ``restore``), and records and verdicts are
-the same for any chunking of the bytes.
+Joins tail, readers, meter, rules and lifecycle; no clock, no file, no process. Time is an argument, so a week of
+training is judged in milliseconds. The whole state can be saved and restored between any two bytes (``snapshot``,
+``restore``), and records and verdicts are the same for any chunking of the bytes.
 """
 
 from __future__ import annotations

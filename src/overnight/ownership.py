@@ -1,7 +1,7 @@
 """Who may act for a run: the holder of the lock, as long as nobody with a higher fencing number has come.
 
-The lock (flock, closed on exec) is free the moment its holder dies, even by SIGKILL and even while the training lives on.
-The fencing file is for the case the lock cannot see: two hosts on a network disk. Neither file is ever removed.
+The lock (flock, closed on exec) is free the moment its holder dies, even by SIGKILL and even while the training lives
+on. The fencing file is for the case the lock cannot see: two hosts on a network disk. Neither file is ever removed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps status.json up to date: what is in it, and how often it is written.
 
-A rename onto a file makes ext4 write it out at once, 0.7 ms of CPU: at rest, with a line a second, that would be most of
-what watching costs. So it is written at once only when something happened, and now and then when only figures moved.
+A rename onto a file makes ext4 write it out at once, 0.7 ms of CPU: at rest, with a line a second, that would be most
+of what watching costs. So it is written at once only when something happened, and now and then when only figures moved.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Publisher:
         return line
 
     def _checkpoint(self) -> dict[str, Any] | None:
-        """Return the newest save that was seen; whether it is whole inside, nobody has looked (``valid`` is unknown)."""
+        """Return the newest save that was seen; nobody has looked whether it is whole inside (``valid`` is unknown)."""
         newest = self.facts.checkpoint
         if newest is None:
             return None

@@ -1,7 +1,8 @@
 """After the command has ended: what it left behind gets a little time, is asked, and is ended. Nothing of a run stays.
 
 Leftovers that do something (burn CPU, write a file) get longer than those that sleep; one whose file grows is a
-checkpoint writer and gets the grace. After the ladder's last rung nobody gets any time. ``clearing.py`` does the killing.
+checkpoint writer and gets the grace. After the ladder's last rung nobody gets any time. ``clearing.py`` does the
+killing.
 """
 
 from __future__ import annotations

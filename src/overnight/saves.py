@@ -1,8 +1,8 @@
-"""Notices the checkpoints that a training writes, and measures how long a save takes, from outside and without a library.
+"""Notices the checkpoints that a training writes, and measures how long a save takes: from outside, without a library.
 
-A file counts as a checkpoint by its name or by the name of its folder; how good it is inside is not looked at here. A save
-is measured twice and the larger figure counts: from the first file created to the last one closed or renamed, and, since
-a program may be busy long before it opens a file, by the silence in the log around it.
+A file counts as a checkpoint by its name or by the name of its folder; how good it is inside is not looked at here. A
+save is measured twice and the larger figure counts: from the first file created to the last one closed or renamed, and,
+since a program may be busy long before it opens a file, by the silence in the log around it.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Silences:
 
 
 class SaveWatch:
-    """Everything that is noticed about saves: each goes to ``saved`` with its seconds, and with path and step if new."""
+    """All that is noticed about saves: each goes to ``saved`` with its seconds, and with path and step if new."""
 
     def __init__(self, root: Path, *, skip: tuple[Path, ...], saved: Callable[..., None]) -> None:
         self.saves = Saves(root, skip=skip)

@@ -1,7 +1,7 @@
 """Disk space for the log: some is kept allocated ahead of its end, so that a full disk does not kill the training.
 
-A print to a full disk raises OSError in the training, and a night is lost for a few bytes. Blocks that were allocated in
-time (beyond the end of the file, its size unchanged) are still there then. Nothing here decides about the run.
+A print to a full disk raises OSError in the training, and a night is lost for a few bytes. Blocks that were allocated
+in time (beyond the end of the file, its size unchanged) are still there then. Nothing here decides about the run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LOW_BYTES = 1 << 30
 FALLOC_FL_KEEP_SIZE = 1
 
 NETWORK = frozenset(
-    "nfs nfs4 cifs smb3 smbfs fuse.sshfs lustre gpfs beegfs ceph fuse.ceph afs 9p glusterfs fuse.glusterfs pvfs2 wekafs "
-    "panfs fuse.s3fs fuse.gcsfuse virtiofs".split()
+    "nfs nfs4 cifs smb3 smbfs fuse.sshfs lustre gpfs beegfs ceph fuse.ceph afs 9p glusterfs fuse.glusterfs pvfs2 "
+    "wekafs panfs fuse.s3fs fuse.gcsfuse virtiofs".split()
 )
 
 

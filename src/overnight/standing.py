@@ -1,7 +1,7 @@
 """Where a run stands, read from its files alone: what a supervisor that has just come needs to go on.
 
-start.json, started.json, stop.json and exit.json of the newest attempt say how far it came; the journal says whether the
-run is over. Nothing is written here, and nothing is decided.
+start.json, started.json, stop.json and exit.json of the newest attempt say how far it came; the journal says whether
+the run is over. Nothing is written here, and nothing is decided.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_asked(folder: RunFolder) -> Asked:
 
 
 class Standing:
-    """The newest attempt, the state of the run, and the stop that was under way. Nothing of it for a run not yet begun."""
+    """The newest attempt, the state of the run, and the stop that was under way; nothing of it before a run began."""
 
     attempt: Attempt | None = None
     stopping: Stopping | None = None

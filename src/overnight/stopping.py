@@ -1,9 +1,9 @@
-"""Carries a stop out on real processes: freeze the shells, signal the training, climb the ladder, say which rung worked.
+"""Carries a stop out on real processes: freeze the shells, signal the training, climb the rungs, say which one worked.
 
 Every step is written to stop.json before (or, for the signal itself, right after) it is taken, so that a supervisor
 killed in the middle of a stop is followed by one that goes on with it. Only one that is killed in the tenth of a
-millisecond between the signal and its note makes the next one send it again. What to do
-next is decided in ``ladder.py``; here it is only done.
+millisecond between the signal and its note makes the next one send it again. What to do next is decided in
+``ladder.py``; here it is only done.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Stopping:
         self.shells_told_at: float | None = None
         self.command_told_at: float | None = None
         self.files: dict[str, int] | None = None
+        self.open_before: frozenset[str] = frozenset()
         self.killed_at = 0.0
         self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
@@ -78,12 +79,11 @@ class Stopping:
     def begin(self, order: StopOrder) -> None:
         """Write the order down, freeze the shells on the path, send the first signal."""
         self.order = order
-        self._write()  # save: false must be readable before the signal arrives
         found = targets.find_targets(self.command.pid)
         self.targets = _identities(found.pids) or [self.command]
         self.frozen = _identities(found.shells)
         self.signal = self._first_signal()
-        self._write()
+        self._write()  # save: false must be readable before the signal arrives, and who is frozen before he is
         if order.now or self.signal == signal.SIGKILL:
             self.ladder = self.ladder.urged(at_once=True)
             self.say("stopping", cause=order.cause, save=order.save, signal="SIGKILL", pids=[self.command.pid])
@@ -260,11 +260,11 @@ class Stopping:
         known = self.files
         self.files = seen
         if known is None:
-            return  # what was open before the stop may be any file; only growth from here on tells
+            self.open_before = frozenset(seen)  # logs and caches among them: only a name says which one is a save
+            return
         for path, size in seen.items():
-            if size > known.get(path, 0) and (
-                looks_like_save(path) or (path not in known and not NOT_A_SAVE.search(path))
-            ):
+            new = path not in self.open_before and not NOT_A_SAVE.search(path)
+            if size > known.get(path, 0) and (new or looks_like_save(path)):
                 self.file_grew_at = now
 
     def _write(self) -> None:

@@ -59,7 +59,7 @@ from overnight.wiring import make_monitor
 
 TIMER_S = 20.0
 NETWORK_TIMER_S = 1.0
-STARTING_TIMER_S = 1.0
+STARTING_TIMER_S = 0.1
 MISSING_TIMER_S = 0.1
 COMMIT_EVERY_S = 2.0
 """A commit is much of what a line a second costs at rest; what a kill leaves uncommitted is read again."""
@@ -94,6 +94,7 @@ class Supervisor:
         self.saves = SaveWatch(Path(spec.checkpoints or spec.cwd), skip=skip, saved=facts.saved)
         self.watched_logs: tuple[tuple[int, int], ...] = ()
         self.committed_at = self.disk_at = 0.0
+        self.signalled_at: float | None = None
         standing = Standing(folder, spec, facts, keepers=self.keepers, wake=self.wake)
         self.attempt, self.stopping, self.monitor.state = standing.attempt, standing.stopping, standing.state
         pids = () if self.attempt is None or self.attempt.command is None else (self.attempt.command.pid,)
@@ -190,21 +191,25 @@ class Supervisor:
         if verdict.attempt == self.monitor.state.attempt:
             self._happen(verdict)
 
-    # -- 3. requests -------------------------------------------------------------------------------------------------
+    # -- 4. requests -------------------------------------------------------------------------------------------------
 
     def _take_requests(self, woke: Woke) -> None:
         if signal.SIGHUP in woke.signals:
             self.facts.say("hangup_ignored")
         if signal.SIGTERM in woke.signals or signal.SIGINT in woke.signals:
             self.facts.say("request", kind="stop", by="scheduler", signal=True)
-            self._happen(Request(kind="stop", by="scheduler", at=time.time()))
+            self.signalled_at = time.time()
         if self.monitor.state.state == "starting" and self.attempt is not None and not self.attempt.look_started():
             self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
             return
+        ended = self.attempt is not None and self.attempt.exit is not None
+        if self.signalled_at is not None and not ended:
+            self._happen(Request(kind="stop", by="scheduler", at=self.signalled_at))
+        self.signalled_at = None
         for request, fresh in self.inbox.requests(woke):
             # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
             # comes after the command has ended by itself does not change how it ended.
-            if self.attempt is not None and self.attempt.exit is not None:
+            if ended:
                 self._hurry(request)
             elif fresh or self.stopping is None:
                 self._happen(request)
@@ -215,7 +220,7 @@ class Supervisor:
         if self.remains is not None and request.now:
             self.remains.killed = True
 
-    # -- 4. what started, what ended ---------------------------------------------------------------------------------
+    # -- 3. what started, what ended ---------------------------------------------------------------------------------
 
     def _look(self, woke: Woke) -> None:
         attempt = self.attempt

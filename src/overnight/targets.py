@@ -5,8 +5,6 @@ data workers below it. Everything is looked up at the moment of the signal, beca
 and go. Nothing is signalled here.
 """
 
-# ruff: noqa: SIM905  (eighty words read better than eighty lines)
-
 from __future__ import annotations
 
 import os

@@ -1,6 +1,7 @@
-"""Names to callables: the only room that lists implementations. Built-ins stand in literal tables, then come entry points.
+"""Names to callables: the only room that lists implementations.
 
-A plug-in that cannot be loaded is named and skipped; it never keeps a run from starting.
+Built-ins stand in literal tables, then come entry points. A plug-in that cannot be loaded is named and
+skipped; it never keeps a run from starting.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from overnight.rules.nonfinite import Nonfinite
 from overnight.spec import RunSpec
 
 LANGUAGE_MODEL_MAX_LOSS = 20.0
-"""ln(V) of a 200,000-word vocabulary is 12.2: a language model whose loss is above 20 has left every sane start behind."""
+"""ln(V) of a 200,000-word vocabulary is 12.2: a language model with a loss above 20 has left any sane start behind."""
 
 READERS: dict[str, Callable[[], Reader]] = {"telemetry": Telemetry, "nanogpt": NanoGPT}
 

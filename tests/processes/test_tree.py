@@ -80,6 +80,24 @@ def test_a_leftover_of_a_success_is_ended_and_named(start: Start) -> None:
     assert any("leftover" in note and "1" in note and "sleep" in note for note in run.status["notes"])
 
 
+def by_a_signal_to_the_supervisor(run: Run) -> None:
+    os.kill(run.pid("supervisor"), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ask", [by_stop, by_stop_now, by_scheduler, by_a_signal_to_the_supervisor])
+def test_a_stop_that_comes_when_only_leftovers_are_there_changes_nothing(
+    start: Start, ask: Callable[[Run], None]
+) -> None:
+    run = start("night", *toy("--steps", 10, "--leave-child"), log="left")
+    until(lambda: run.facts("exit"), "the end of the command")
+    ask(run)
+    until(lambda: run.facts("request"), "the request is taken")
+    assert run.wait() == 0
+    assert (run.status["state"], run.status["cause"]) == ("finished", "completed")
+    assert not run.facts("stopping")
+    assert not run.left()
+
+
 def test_a_leftover_without_the_mark_is_ended_too(start: Start, work: Path) -> None:
     """`env -i setsid` takes both the environment and the session away; the parents still have it."""
     (work / "run.sh").write_text("env -i setsid sleep 300 &\necho child $!\nexit 0\n")

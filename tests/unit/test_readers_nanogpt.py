@@ -69,7 +69,15 @@ def test_a_small_log() -> None:
         ),
         (
             "iter 5: loss 3, time 1step 6: train loss 4, val loss 5.0",
-            [(0, "train", 5, 3.0, 1.0, None, True), (1, "eval", 6, 5.0, None, None, False)],
+            [(0, "train", 5, 3.0, None, None, False), (1, "eval", 6, 5.0, None, None, False)],
+        ),
+        (
+            "iter 5: loss nan, time 14ms, mfu 1%, lr 0.0iter 6: loss 3, time 2ms, mfu 2%",
+            [(0, "train", 5, "nan", 0.014, 1.0, False), (1, "train", 6, 3.0, 0.002, 2.0, False)],
+        ),
+        (
+            "step 5: train loss 4, val loss 5.iter 6: loss 4",
+            [(0, "eval", 5, 5.0, None, None, True), (1, "train", 6, 4.0, None, None, False)],
         ),
         ("step 6: train loss abc, val loss 5.0", [(0, "eval", 6, 5.0, None, None, False)]),
         ("step 6: train loss 5.260146 (took 1718.165953 ms)", []),

@@ -1,4 +1,7 @@
-"""The argument parsers of all verbs: one look, one way to say what is wrong. Nothing costly is imported, ``ls`` must be quick."""
+"""The argument parsers of all verbs: one look, one way to say what is wrong.
+
+Nothing costly is imported here: ``ls`` must be quick.
+"""
 
 from __future__ import annotations
 

@@ -81,16 +81,25 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     found = _LOSS.match(text, mark.end(), segment.end)
     loss = parse_number(found[1]) if found is not None else None
     open_end: int | None = mark.end() if found is None else found.end()
+    last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
         open_end = match.end() if unit is None else None
         field = "dt_s" if key == "time" else field_of(key)
         value = field_value(field, number, unit)
         if not field or field == "rank":
+            last = key
             extra.setdefault(key, f"{number}{unit}" if value is None else value)
         else:
-            values.setdefault("dt_s" if field == "dt_ms" else field, value)
+            last = "dt_s" if field == "dt_ms" else field
+            values.setdefault(last, value)
     evaluating = mark["iter"] is None
+    uncertain = open_end is not None and touches(text, open_end, segment, cut=line.cut)
+    glued = uncertain and last == ("val_loss" if evaluating else "loss")
+    if uncertain and not glued:
+        # Only the last number may be cut short or lengthened; a loss that stands clear of the seam is as good as any.
+        values.pop(last, None)
+        extra.pop(last, None)
     if evaluating:
         if "val_loss" not in values:
             return None
@@ -112,6 +121,6 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
         step=int(mark["iter"] or mark["step"]),
         loss=loss,
         extra=extra or None,
-        glued=open_end is not None and touches(text, open_end, segment, cut=line.cut),
+        glued=glued,
         **values,
     )
