@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from overnight import processes, targets
 from overnight.clocks import boot_clock
+from overnight.errors import FolderError
 from overnight.events import Exit, jsonable
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.keepers import Keepers, read_identity
@@ -67,11 +70,20 @@ class Attempt:
         written = read_json(self.files.started_json)
         if written is None:
             return False
-        self.command = read_identity(written)
-        self.started_at = float(written["at"])
-        if self.command is not None:
-            self.wake.watch_process(self.command)
+        found, at = read_identity(written), written.get("at")
+        if found is None or not isinstance(at, (int, float)):
+            raise FolderError(f"{self.files.started_json} was edited: restore it; without it nobody knows the command")
+        self._is(found, float(at))
         return True
+
+    def found(self, command: Identity) -> None:
+        """Take a command that was found among the processes, since its file is of no use."""
+        ago_s = boot_clock() - command.start_ticks / os.sysconf("SC_CLK_TCK")
+        self._is(command, time.time() - ago_s)
+
+    def _is(self, command: Identity, at: float) -> None:
+        self.command, self.started_at = command, at
+        self.wake.watch_process(command)
 
     def look_ended(self, *, kept: bool) -> Exit | None:
         """Learn how the command ended, and return it once it is known. ``kept``: a guard or shim is there to tell."""
@@ -79,8 +91,7 @@ class Attempt:
             return self.exit
         written = read_json(self.files.exit_json)
         if written is not None:
-            code, name, error = written.get("exit_code"), written.get("signal"), written.get("error")
-            return self._ended(Exit(exit_code=code, signal=name, at=written.get("at"), text=error))
+            return self._ended(_read_exit(written))
         if self.command is None or processes.is_alive(self.command):
             return None
         if self.gone_at is None:
@@ -158,6 +169,7 @@ class Attempt:
             return
         handle = self.wake.pidfd(pid)
         how = processes.exit_of(handle, pid) if handle is not None else None
+        how = how or self._reaped(pid)
         del self.targets[pid]
         self.wake.forget_process(pid)
         if how is not None and (self.target_exit is None or self.target_exit.exit_code == 0):
@@ -171,6 +183,14 @@ class Attempt:
                 signal=how.signal,
                 boot_s=self.target_ended_at,
             )
+
+    def _reaped(self, pid: int) -> Exit | None:
+        """Return how an orphan ended, as the shim that reaped it wrote down: for a kernel that does not tell."""
+        try:
+            data = self.files.reaped.read_bytes()
+        except OSError:
+            return None
+        return next((one.exit for one in reversed(processes.read_reaped(data)) if one.pid == pid), None)
 
     def line(self) -> dict[str, Any]:
         """Return the attempt as status shows it, without what the meter adds."""
@@ -239,3 +259,12 @@ class Attempt:
             }
         )
         return order
+
+
+def _read_exit(written: dict[str, Any]) -> Exit:
+    """Return what exit.json says; what somebody edited into nonsense is unknown."""
+    named = {"exit_code": "exit_code", "signal": "signal", "at": "at", "text": "error"}
+    try:
+        return msgspec.convert({name: written.get(key) for name, key in named.items()}, Exit)
+    except msgspec.ValidationError:
+        return Exit(at=time.time())

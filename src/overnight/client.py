@@ -52,12 +52,14 @@ _CHUNK = 1 << 16
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the folder that holds all runs; the same answer as ``folder.overnight_home``, without its imports."""
-    asked = environ.get("OVERNIGHT_HOME")
-    if asked:
-        return os.path.join(os.getcwd(), os.path.expanduser(asked))
-    state = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "overnight")
+    """Return the folder that holds all runs: $OVERNIGHT_HOME, or one in the XDG state folder of the user."""
+    state = environ.get("XDG_STATE_HOME") or ""
+    usual = os.path.join(state if os.path.isabs(state) else "~/.local/state", "overnight")
+    asked = environ.get("OVERNIGHT_HOME") or usual
+    found = os.path.expanduser(asked)
+    if found.startswith("~"):  # somebody unknown here, or a container's user without a name and without HOME
+        raise UsageError(f"there is no home folder for runs in {asked}; set OVERNIGHT_HOME to a folder")
+    return os.path.join(os.getcwd(), found)
 
 
 # -- many runs -------------------------------------------------------------------------------------------------------
@@ -85,8 +87,8 @@ def run_names(home: str) -> list[str]:
         raise FolderError(f"{home}/runs cannot be listed: {error.strerror}; check OVERNIGHT_HOME") from error
 
 
-def find(home: str, name: str | None, *, for_stop: bool = False) -> RunFolder:
-    """Return the folder of the run ``name``: exact, or the only one that begins so.
+def find(home: str, name: str | None, *, for_stop: bool = False, whole: bool = False) -> RunFolder:
+    """Return the folder of the run ``name``: exact or, unless ``whole`` is asked for, the only one that begins so.
 
     Without a name the latest run, with ``for_stop`` only if exactly one is live; else NoSuchRunError or UsageError.
     """
@@ -96,10 +98,11 @@ def find(home: str, name: str | None, *, for_stop: bool = False) -> RunFolder:
     if name in names:
         return _folder(home, name)
     alike = [one for one in names if name and one.startswith(name)]
-    if len(alike) == 1:
+    if len(alike) == 1 and not whole:
         return _folder(home, alike[0])
     if alike:
-        raise UsageError(f"{name!r} may be {_enumerate(alike)}; write more of the name")
+        more = "the whole name is needed here" if whole else "write more of the name"
+        raise UsageError(f"{name!r} may be {_enumerate(alike)}; {more}")
     raise NoSuchRunError(f"no run is called {name!r} in {home}; `overnight ls` shows what there is")
 
 
@@ -188,7 +191,7 @@ def _from_request(path: str) -> Status:
         "devices": spec.get("devices"),
         "steps": spec.get("steps"),
         "argv": spec.get("argv"),
-        "created_at": asked.get("created_at"),
+        **dict.fromkeys(("created_at", "updated_at"), asked.get("created_at")),
     }
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
-from overnight.events import Request, Verdict
+from overnight.events import Exit, Request, Verdict
 from overnight.folder import Journal, RunFolder, read_journal, utc
+from overnight.lifecycle import ENDED
+from overnight.monitor import Monitor
 
 MAX_NOTES = 20
 SAVES_KEPT = 6
@@ -96,6 +98,20 @@ class Facts:
         self.say("request", file=name, kind=request.kind, by=request.by, now=request.now)
         return True
 
+    def attempt_ended(self, number: int, how: Exit, monitor: Monitor, seconds: float) -> None:
+        """Write down how an attempt ended and which steps it did; ``seconds`` is how long its command ran."""
+        self.say(
+            "attempt_ended",
+            attempt=number,
+            exit_code=how.exit_code,
+            signal=how.signal,
+            cause=monitor.state.cause,
+            first_step=monitor.meter.first_step,
+            last_step=monitor.meter.last_step,
+            ended_at=utc(how.at) if how.at is not None else None,
+            seconds=round(seconds, 3),
+        )
+
     @property
     def save_s(self) -> float | None:
         """Return the seconds that the slowest of the last saves took; None if none was seen."""
@@ -133,7 +149,7 @@ class Facts:
             self.target_exit = fact
         elif kind == "target_started":
             self.target_exit = None
-        elif kind == "ended":
+        elif kind == "ended" and fact.get("state") in ENDED:
             self.ended = fact
 
     def _recall_save(self, fact: dict[str, Any]) -> None:

@@ -24,19 +24,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 BALLAST_BYTES = 1 << 20
 
 
-def overnight_home(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
-    """Return the folder that holds all runs: $OVERNIGHT_HOME, or the XDG state folder of the user."""
-    asked = environ.get("OVERNIGHT_HOME")
-    state = environ.get("XDG_STATE_HOME")
-    try:
-        if asked:
-            return Path(asked).expanduser().absolute()
-        base = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError as error:  # a container's user without a name and without HOME
-        raise UsageError(f"there is no home folder for runs ({error}); set OVERNIGHT_HOME to a folder") from error
-    return base / "overnight"
-
-
 def check_name(name: str) -> str:
     """Return ``name`` if it may name a run; raise UsageError otherwise, so that no name can leave the folder."""
     if not NAME.fullmatch(name):

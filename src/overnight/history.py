@@ -73,9 +73,9 @@ def _row(entry: Entry) -> tuple[object, ...]:
 class History:
     """One open metrics.db. There is one writer, the supervisor; readers open it read-only with ``records_of``."""
 
-    def __init__(self, path: Path, *, network: bool = False) -> None:
+    def __init__(self, path: Path, *, network: bool = False, instead_of: Path | None = None) -> None:
         self.path = path
-        self.temporary = str(path) == ":memory:"
+        self.temporary = instead_of
         # A short wait: a commit that failed is made later, a stop that came late is not.
         self.db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
         try:
@@ -101,7 +101,8 @@ class History:
         names = [column[0] for column in rows.description]
         for row in rows:
             found = dict(zip(names, row, strict=True))
-            yield msgspec.convert({**found, "evidence": json.loads(found["evidence"])}, Verdict)
+            with contextlib.suppress(msgspec.ValidationError, ValueError):  # edited by hand: it will be found again
+                yield msgspec.convert({**found, "evidence": json.loads(found["evidence"])}, Verdict)
 
     def commit(self, entries: Iterable[Entry], verdicts: Iterable[Verdict], state: bytes) -> None:
         """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was."""
@@ -132,9 +133,23 @@ class History:
                 self.db.execute("ROLLBACK")
             raise
 
+    def usable(self) -> bool:
+        """Say whether something can be stored now: whether a disk has space again, a lock was given up."""
+        if self.temporary is not None:
+            return _can_open(self.temporary)
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            self.db.execute("UPDATE state SET format = format")
+            self.db.execute("COMMIT")
+        except sqlite3.Error:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            return False
+        return True
+
     def in_place(self) -> bool:
         """Say whether what is stored can be found again: False once the file was removed or replaced."""
-        return self.temporary or self._file() == self.file
+        return self.temporary is not None or self._file() == self.file
 
     def _file(self) -> tuple[int, int] | None:
         try:
@@ -157,11 +172,21 @@ def open_history(path: Path, *, network: bool = False) -> tuple[History, str | N
     try:
         history = History(path, network=network)
     except sqlite3.OperationalError as error:
-        return History(Path(":memory:")), f"{path} cannot be used ({error}); nothing is stored in it for now"
+        return History(
+            Path(":memory:"), instead_of=path
+        ), f"{path} cannot be used ({error}); nothing is stored in it for now"
     except sqlite3.DatabaseError as error:
         aside = set_aside(path)
         return History(path, network=network), f"{path} was damaged ({error}); it was moved to {aside} and is rebuilt"
     return history, None
+
+
+def _can_open(path: Path) -> bool:
+    try:
+        History(path).close()
+    except sqlite3.Error:
+        return False
+    return True
 
 
 def set_aside(path: Path) -> Path:

@@ -41,7 +41,12 @@ class Inbox:
             return
         for name in names:
             path = self.path / name
-            request = self._read(path)
+            try:
+                data = path.read_bytes()
+            except OSError:
+                self.postponed = True  # no descriptors left, or a disk that fails: a stop must not be lost for that
+                continue
+            request = self._decode(name, data)
             if request is not None:
                 yield request, self.facts.fresh_request(name, request)
             _remove(path)
@@ -50,11 +55,11 @@ class Inbox:
         """Leave the requests where they are: there is nothing yet that could be stopped."""
         self.postponed = True
 
-    def _read(self, path: Path) -> Request | None:
+    def _decode(self, name: str, data: bytes) -> Request | None:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Request)
-        except (msgspec.MsgspecError, ValueError, OSError) as error:
-            self.facts.note(f"the request {path.name} cannot be read and is dropped: {error}")
+            return msgspec.json.decode(data, type=Request)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.facts.note(f"the request {name} cannot be understood and is dropped: {error}")
             return None
 
 

@@ -63,6 +63,8 @@ class Intake:
         self.space = LogSpace(self.log_path)
         self.disk_full = False
         self.retry_at = 0.0
+        # Without a file to store to, records would only fill the memory.
+        self.behind = self.history.temporary is not None
         self.mark_at = 0.0
         self.marked_source = max((one[0] for one in facts.marks), default=-1)
         self.old_marks = self._marks_ahead({mark.source: mark.offset for mark in marks})
@@ -118,6 +120,9 @@ class Intake:
         """
         if not self.dirty or (time.monotonic() < self.retry_at and not at_last):
             return
+        if self.behind:
+            self._catch_up()
+            return
         if not self.history.in_place():
             self.history.close()
             raise FolderError(f"{self.history.path} was removed or replaced; it is rebuilt from the log")
@@ -132,17 +137,23 @@ class Intake:
         except sqlite3.Error as error:
             self._give_up_damaged(error)
             self.facts.note(f"records cannot be stored for now ({error}); they are read again from the log later")
-            if len(self.pending) > MAX_PENDING:
-                # Everything is still in the log, and the place up to which it is stored has not moved.
-                self.facts.note(
-                    "too many records wait to be stored; the oldest are dropped from metrics.db, not from the log"
-                )
-                del self.pending[: MAX_PENDING // 2]
+            self.behind = len(self.pending) > MAX_PENDING
             self.retry_at = time.monotonic() + RETRY_S
             return
         self.pending.clear()
         self.judged.clear()
         self.dirty = False
+
+    def _catch_up(self) -> None:
+        """Too much waits to be stored: judge on, keep nothing, and begin anew from the stored place once that helps.
+
+        Nothing is lost: all of it is in the log, and the place up to which it is stored has not moved.
+        """
+        self.pending.clear()
+        self.judged.clear()
+        self.retry_at = time.monotonic() + RETRY_S
+        if self.history.usable():
+            raise FolderError("records can be stored again; the next supervisor reads them from the log")
 
     def _give_up_damaged(self, error: sqlite3.Error) -> None:
         """Raise FolderError if no later try can help: whoever starts next rebuilds metrics.db from the log."""
@@ -162,9 +173,15 @@ class Intake:
         data = self.history.load()
         if data is None:
             return ()
-        state: Any = decode_state(data)
-        self.monitor.restore(state["monitor"])
-        return tuple(Mark(*one) for one in state["marks"])
+        try:
+            state: Any = decode_state(data)
+            marks = tuple(Mark(*one) for one in state["marks"])
+            self.monitor.restore(state["monitor"])
+        except (KeyError, TypeError, ValueError, IndexError, msgspec.MsgspecError) as error:
+            # Of another version of Overnight, perhaps: everything in it can be had from the log.
+            self.facts.note(f"the stored state cannot be used ({error!r}); the log is read again from its start")
+            return ()
+        return marks
 
     def _first_source(self) -> int:
         """Return the number of the file that has the log's name now, for a rebuild: the newest one with a time mark."""
@@ -235,8 +252,9 @@ class Intake:
             self.facts.mark(source, offset, now)
 
     def _take(self, outcome: Outcome) -> list[Verdict]:
-        self.pending += outcome.entries
-        self.judged += outcome.verdicts
+        if not self.behind:
+            self.pending += outcome.entries
+            self.judged += outcome.verdicts
         if outcome.entries:
             self.dirty = True
         return outcome.verdicts

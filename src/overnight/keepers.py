@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+import msgspec
+
 from overnight import clearing, processes
 from overnight.clearing import Cleared, Found
 from overnight.folder import RunFolder, boot_id, read_json
@@ -17,12 +19,13 @@ from overnight.waking import Wake
 
 
 def read_identity(value: object) -> Identity | None:
-    """Return the process a shim's file names; None if it names none."""
-    if not isinstance(value, dict) or "pid" not in value:
+    """Return the process a shim's file names; None if it names none, or was edited into something else."""
+    if not isinstance(value, dict):
         return None
-    return Identity(
-        pid=int(value["pid"]), start_ticks=int(value["start_ticks"]), boot_id=str(value.get("boot_id") or boot_id())
-    )
+    try:
+        return msgspec.convert({"boot_id": boot_id(), **value}, Identity)
+    except msgspec.ValidationError:
+        return None
 
 
 class Keepers:
@@ -38,7 +41,8 @@ class Keepers:
         """Read who keeps the run now."""
         written = read_json(self.folder.shim_json) or {}
         for role in ("guard", "shim"):
-            found = read_identity({"boot_id": written.get("boot_id"), **(written.get(role) or {})})
+            one = written.get(role)
+            found = read_identity({"boot_id": written.get("boot_id"), **one}) if isinstance(one, dict) else None
             if found is not None:
                 self.known[role] = found
                 self.wake.watch_process(found)
@@ -53,6 +57,15 @@ class Keepers:
     def alive(self) -> dict[str, Identity]:
         """Return the living ones by role."""
         return {role: one for role, one in self.known.items() if processes.is_alive(one)}
+
+    def command(self) -> Identity | None:
+        """Return the command as it is found among the processes, for a started.json that somebody damaged."""
+        parents = {one.pid for one in self.alive().values()}
+        for one in clearing.marked(self.folder.path):
+            known = processes.stat(one.pid)
+            if known is not None and known.ppid in parents and known.session == one.pid:
+                return Identity(pid=one.pid, start_ticks=one.start_ticks, boot_id=boot_id())
+        return None
 
     def leftovers(self) -> tuple[Found, ...]:
         """Return every living process of the run but guard, shim and ourselves."""

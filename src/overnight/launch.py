@@ -36,7 +36,6 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     executable: str
     log: str
-    session: int | None
 
 
 def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float = 2.0) -> Launched:
@@ -58,11 +57,7 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
         raise
     pid = None if started is None else int(started["pid"])
     _settle(folder, settle_s)
-    session = None
-    if pid is not None:
-        with contextlib.suppress(OSError):
-            session = os.getsid(pid)
-    return Launched(folder=folder, pid=pid, executable=spec.executable, log=spec.log, session=session)
+    return Launched(folder=folder, pid=pid, executable=spec.executable, log=spec.log)
 
 
 def user_environment() -> dict[str, str]:
@@ -112,7 +107,6 @@ def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
     now = time.time()
     try:
         write_json(folder.run_json, _asked(spec, origins, now), fsync=True)
-        write_json(folder.status_json, _first_status(spec, now))
     except OSError as error:
         _forget(folder)
         raise UsageError(
@@ -137,21 +131,6 @@ def _asked(spec: RunSpec, origins: dict[str, str], now: float) -> dict[str, Any]
         "log_start": log_start,
         "spec": msgspec.structs.asdict(spec),
         "origins": origins,
-    }
-
-
-def _first_status(spec: RunSpec, now: float) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "name": spec.name,
-        "state": "pending",
-        "created_at": utc(now),
-        "updated_at": utc(now),
-        "log": spec.log,
-        "argv": list(spec.argv),
-        "verdicts": [],
-        "attempts": [],
-        "notes": [],
     }
 
 

@@ -184,6 +184,11 @@ def move(state: RunState, to: State, **facts: object) -> RunState:
     return msgspec.structs.replace(state, state=to, **facts)
 
 
+def stopping_again(state: RunState, order: StopOrder) -> RunState:
+    """Return the state of a run whose stop an earlier supervisor has begun."""
+    return move(state, "stopping", order=order)
+
+
 def decide(state: RunState, event: Event, plan: Plan) -> Decision:
     """Return what follows from one event. An event that changes nothing returns the same state and no action."""
     if state.ended:

@@ -56,6 +56,7 @@ class Monitor:
         self.rules = tuple(rules)
         self.time_rules = tuple(time_rules)
         self.figures = figures
+        self.window = window
         self.meter = Meter(figures, window)
         self.sniffer = Sniffer(make_readers())
         self.tails: dict[int, Tail] = {}
@@ -144,17 +145,18 @@ class Monitor:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a snapshot of a monitor that was built with the same readers and rules."""
-        self.tails = {int(source): Tail.restore(one) for source, one in state["tails"]}
-        self.sniffer = Sniffer(self.make_readers())
-        self.sniffer.restore(state["sniffer"])
-        self.meter.restore(state["meter"])
-        self.attempt = state["attempt"]
-        self.segment = state["segment"]
-        self.sick_since = state["sick_since"]
+        tails = {int(source): Tail.restore(one) for source, one in state["tails"]}
+        sniffer = Sniffer(self.make_readers())
+        sniffer.restore(state["sniffer"])
+        meter = Meter(self.figures, self.window)
+        meter.restore(state["meter"])
+        attempt, segment, sick_since = state["attempt"], state["segment"], state["sick_since"]
+        memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
+        # Only now, when all of it was understood: half a state would be worse than none.
+        self.tails, self.sniffer, self.meter = tails, sniffer, meter
+        self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
         self._forget()
-        for name, memory in state["memories"].items():
-            if name in self.memories:
-                self.memories[name] = dict(memory)
+        self.memories.update(memories)
 
     def _lines(self, lines: Sequence[Line], at: float, source: int) -> Outcome:
         entries: list[Entry] = []

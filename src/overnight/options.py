@@ -6,11 +6,12 @@ nothing here opens a file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from overnight.quantities import Choice, count, duration_s, number, path_text, pattern, switch, text, tokens, wait_s
+from overnight.quantities import Choice, count, duration_s, number, pattern, switch, text, tokens, wait_s
 
 NOT_SETTINGS = frozenset({"HOME", "RUN_ID", "RUN_DIR", "ATTEMPT", "CHECKPOINT", "SKIP_STEPS", "STOP_AT", "ROLE"})
 """OVERNIGHT_* names that Overnight itself reads or hands to the training; never settings."""
@@ -40,6 +41,13 @@ class Setting:
     def label(self) -> str:
         """Return the name as people write it."""
         return self.name.replace("_", "-")
+
+
+def path_text(raw: object) -> str:
+    """Return a path as it was given, ``~`` resolved."""
+    if not isinstance(raw, str) or not raw or "\0" in raw:
+        raise ValueError(raw)
+    return os.path.expanduser(raw)
 
 
 _SECONDS = "a duration above zero such as 90s, 10m, 2h or 1h30m (a plain number is seconds)"

@@ -23,6 +23,9 @@ PUBLISH_EVERY_S = 2.0
 PUBLISH_EARLY_S = 0.2
 EARLY_RECORDS = 10
 
+HEARTBEAT_S = 15.0
+"""A status this old is written anew at the next waking, though nothing moved: its age tells that somebody is there."""
+
 
 class Publisher:
     """The one writer of status.json. ``urgent`` asks for it to be written in this turn."""
@@ -37,7 +40,7 @@ class Publisher:
         self.created_at = created_at
         self.urgent = True
         self.moved = False
-        self.at = 0.0
+        self.at = self.written_at = 0.0
         self.last: dict[str, Any] = {}
 
     def turn(self, attempt: Attempt | None, *, moved: bool) -> None:
@@ -54,11 +57,11 @@ class Publisher:
         """Write the status now, if anything in it has changed."""
         status = self._status(attempt)
         compared = {name: value for name, value in status.items() if name not in ("updated_at", "active_s")}
-        self.at = boot_clock()
+        now = self.at = boot_clock()
         self.moved = False
-        if compared == self.last and not self.urgent:
+        if compared == self.last and not self.urgent and now - self.written_at < HEARTBEAT_S:
             return
-        self.last, self.urgent = compared, False
+        self.last, self.urgent, self.written_at = compared, False, now
         with contextlib.suppress(OSError):  # the next one will come; the journal has the truth
             write_json(self.folder.status_json, status)
 

@@ -1,13 +1,12 @@
 """What people write for a value, and what it means: durations, counts, numbers, choices, patterns.
 
 Each function takes what a flag (text) or a toml file (any type) holds and returns the value; ValueError refuses it. The
-sentence for the user is made by the caller, who knows the setting and where it was given. No file, clock or process.
+sentence for the user is made by the caller, who knows the setting and where it was given. Pure: no file, clock, process.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from decimal import Decimal, InvalidOperation
 
@@ -18,6 +17,10 @@ _DURATION = re.compile(
 )
 _COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKmMbBgGtT]?)", re.ASCII)
 LARGEST = 10**18
+
+
+class RefusedError(ValueError):
+    """A value that is refused with a reason of its own, to be put after "SETTING VALUE (ORIGIN)"."""
 
 
 def number(raw: object) -> float:
@@ -84,24 +87,34 @@ def text(raw: object) -> str:
     return raw
 
 
-def path_text(raw: object) -> str:
-    """Return a path as it was given, ``~`` resolved."""
-    if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise ValueError(raw)
-    return os.path.expanduser(raw)
-
-
 def pattern(raw: object) -> str:
-    """Return a regular expression that compiles and names at least one group."""
+    """Return a regular expression that ``compiled`` accepts."""
     if not isinstance(raw, str):
         raise ValueError(raw)
-    try:
-        groups = re.compile(raw).groupindex
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(raw) from error
-    if not groups:
-        raise ValueError(raw)
+    compiled(raw)
     return raw
+
+
+def compiled(regex: str) -> re.Pattern[str]:
+    """Return a regular expression ready to read with: the one check of ``--pattern``, in settings and in the reader.
+
+    RefusedError when it is none, or when none of its groups is called step or loss.
+    """
+    try:
+        found = re.compile(regex)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise RefusedError(f"is not a regular expression: {error}") from error
+    if not found.groupindex:
+        raise RefusedError("has no named groups: write (?P<step>...) and (?P<loss>...) round the numbers")
+    if not {"step", "loss"} & set(found.groupindex):
+        raise RefusedError("names neither step nor loss: at least one of (?P<step>...) and (?P<loss>...) is needed")
+    return found
+
+
+def quoted(raw: object) -> str:
+    """Return what was given as people wrote it: in quotes, backslashes single, on one line."""
+    text = raw if isinstance(raw, str) else repr(raw)
+    return f"'{text}'" if text.isprintable() else repr(text)
 
 
 class Choice:

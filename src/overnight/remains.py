@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from overnight import processes
 from overnight.clearing import Found
+from overnight.growth import Growth
 from overnight.keepers import Keepers
 
 BUSY_S = 10.0
@@ -28,6 +29,7 @@ class Remains:
         self,
         *,
         keepers: Keepers,
+        log: str,
         grace_s: float,
         stopped: bool,
         killed: bool,
@@ -43,7 +45,7 @@ class Remains:
         self.busy_at = began
         self.looked_at = 0.0
         self.work: dict[int, int] = {}
-        self.files: dict[str, int] = {}
+        self.growth = Growth(log)
         self.saved_at: float | None = None
         self.asked_at: float | None = None
         self.removed: dict[int, str] = {}
@@ -53,9 +55,8 @@ class Remains:
         left = self.keepers.leftovers()
         if not left:
             if self.removed:
-                names = sorted(set(self.removed.values()))
-                self.say("leftovers", count=len(self.removed), names=names)
-                self.say("note", text=f"leftover processes ended: {len(self.removed)} ({', '.join(names)})")
+                names = ", ".join(sorted(set(self.removed.values())))
+                self.say("note", text=f"leftover processes ended: {len(self.removed)} ({names})")
             return True
         if self.killed:
             self._end(left)
@@ -67,8 +68,8 @@ class Remains:
             self._look(left, now)
             if self._patience_over(now):
                 self.asked_at = now
+                self._name(left)
                 for one in left:
-                    self.removed[one.pid] = one.name
                     processes.send(one.pid, one.start_ticks, signal.SIGTERM)
         return False
 
@@ -84,14 +85,20 @@ class Remains:
         if any(pid in self.work and done != self.work[pid] for pid, done in work.items()):
             self.busy_at = now
         self.work = work
-        files = processes.writable_files({one.pid for one in left})
-        if any(size > self.files.get(path, size) for path, size in files.items()):
+        if self.growth.look({one.pid for one in left}):
             self.saved_at = now
-        self.files = files
+
+    def _name(self, left: Sequence[Found]) -> None:
+        """Write down who is about to be ended, before it is done."""
+        new = [one for one in left if one.pid not in self.removed]
+        if new:
+            self.say(
+                "leftovers", count=len(new), names=sorted({one.name for one in new}), pids=[one.pid for one in new]
+            )
+        self.removed.update((one.pid, one.name) for one in new)
 
     def _end(self, left: Sequence[Found]) -> None:
-        for one in left:
-            self.removed.setdefault(one.pid, one.name)
+        self._name(left)
         self.keepers.kill_all()
 
 

@@ -24,9 +24,7 @@ QUIET_S = 1.0
 LEAST_SILENCE_S = 0.2
 MAX_NOISE = 2000
 
-SKIPPED = frozenset(
-    {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "runs", "venv", "env", "proc", "sys"}
-)
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "venv", "proc", "sys"})
 FILE = re.compile(
     r"\.(pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|h5|hdf5|keras|msgpack|distcp|orbax|params|weights|index|model|tar)(\.|$)"
     r"|ckpt|checkpoint",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import random
+import shutil
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +20,11 @@ from typing import Any
 from overnight.errors import UsageError
 from overnight.folder import check_name
 from overnight.options import ACTIONS, BY_NAME, NOT_SETTINGS, RULES, SETTINGS, TABLES
+from overnight.quantities import RefusedError, quoted
 from overnight.spec import RunSpec
 
 NOT_ASKED = {"max_hours": "none", "pattern": "none", "checkpoints": "the working folder"}
 """What a setting without a value means, where that is not "unknown"."""
-
-DERIVED_MAX_LOSS = 20.0
-"""What the divergence rule takes for a language model when nothing was asked (``wiring`` derives it)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,12 @@ def resolve(
         asked.update(layer)
     values, origins = _parse(asked)
     _reconcile(values, origins)
-    _place(values, origins, str(home), here)
+    _place(values, origins, str(home), here, warnings)
+    if values["line_buffered"] and shutil.which("stdbuf", path=environ.get("PATH", os.defpath)) is None:
+        raise UsageError(
+            f"line-buffered ({origins['line_buffered']}) needs the program stdbuf (coreutils), which is not on PATH; "
+            f"install it or do without line-buffered"
+        )
     for position, word in enumerate((*argv, here, values["log"], values["checkpoints"] or "")):
         _check_text(word, position, len(argv))
     spec = RunSpec(
@@ -78,16 +82,22 @@ def explain(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
     """Yield (setting, value, origin) for every setting, for ``run --explain``."""
     for setting in SETTINGS:
         value, origin = resolved.values[setting.name], resolved.origins[setting.name]
-        shown = NOT_ASKED.get(setting.name, "unknown") if value is None else str(value)
+        shown = NOT_ASKED.get(setting.name, "unknown") if value is None else _shown(value)
         if value is not None and setting.metavar == "TIME":
             shown = f"{value:g} s"
         if value is None and setting.name.startswith("action_"):
             shown = "the rule's own"
         if value is None and setting.name == "max_loss":
-            shown = "none"
-            if resolved.spec.vocab_size is not None or resolved.spec.tokens_per_step is not None:
-                shown = f"{DERIVED_MAX_LOSS:g} (a language model: --vocab-size or --tokens-per-step is given)"
+            derived, why = resolved.spec.loss_limit(), "a language model: --vocab-size or --tokens-per-step is given"
+            shown = "none" if derived is None else f"{derived:g} ({why})"
         yield setting.name.replace("_", "-"), shown, origin
+
+
+def _shown(value: object) -> str:
+    """Return a value as it might have been written: true, 524288 rather than True, 524288.0."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 # -- the layers, each setting name -> (raw value, origin) ------------------------------------------------------------
@@ -246,9 +256,10 @@ def _parse(asked: Layer) -> tuple[dict[str, Any], dict[str, str]]:
         raw, origin = asked[setting.name]
         try:
             values[setting.name] = setting.parse(raw)
+        except RefusedError as error:
+            raise UsageError(f"{setting.label} {quoted(raw)} ({origin}) {error}") from error
         except (ValueError, KeyError, OverflowError) as error:
-            shown = raw if isinstance(raw, str) else repr(raw)
-            raise UsageError(f"{setting.label} cannot be {shown!r} ({origin}): give {setting.wants}") from error
+            raise UsageError(f"{setting.label} cannot be {quoted(raw)} ({origin}): give {setting.wants}") from error
         origins[setting.name] = origin
     return values, origins
 
@@ -266,7 +277,7 @@ def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
     )
 
 
-def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str) -> None:
+def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str, warnings: list[str]) -> None:
     """Fill in what has to be a place on this machine: name, log, checkpoints."""
     if values["name"] is None:
         values["name"], origins["name"] = made_up_name(home), "made up"
@@ -279,6 +290,9 @@ def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str
         folder = os.path.join(here, values["checkpoints"])
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise UsageError(f"checkpoints ({origins['checkpoints']}): {folder} is not a folder")
+        if not os.path.lexists(folder):  # the script may make it; if not, somebody has misspelt it
+            asked = f"checkpoints ({origins['checkpoints']})"
+            warnings.append(f"{asked}: {folder} does not exist yet; no save is seen until the script makes it")
         values["checkpoints"] = os.path.normpath(folder)
 
 
@@ -348,8 +362,8 @@ def checked_log(path: str, origin: str) -> str:
     else:
         if not stat.S_ISREG(mode):
             raise UsageError(f"{where} is not a regular file; a log must be one (or not exist yet)")
-        if not os.access(path, os.W_OK):
-            raise UsageError(f"{where} is not writable")
+        if not os.access(path, os.R_OK | os.W_OK):  # appended to by the command, read by the supervisor
+            raise UsageError(f"{where} may not be both read and written")
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 

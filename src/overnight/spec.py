@@ -10,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+LANGUAGE_MODEL_MAX_LOSS = 20.0
+"""ln(V) of a 200,000-word vocabulary is 12.2: a language model with a loss above 20 has left any sane start behind."""
+
 StopSignal = Literal["auto", "int", "term"]
 NonfiniteSignal = Literal["auto", "int", "term", "kill"]
 
@@ -46,3 +49,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_hours: float | None = None
     actions: dict[str, str] = {}
     checkpoints: str | None = None
+
+    def loss_limit(self) -> float | None:
+        """Return the loss above which a run diverges: the one asked for, or that of a language model; None: no limit."""
+        if self.max_loss is None and (self.vocab_size is not None or self.tokens_per_step is not None):
+            return LANGUAGE_MODEL_MAX_LOSS
+        return self.max_loss

@@ -18,7 +18,6 @@ from overnight.folder import RunFolder, boot_id, read_json
 from overnight.keepers import Keepers
 from overnight.lifecycle import RunState
 from overnight.spec import RunSpec
-from overnight.stopping import Stopping
 from overnight.waking import Wake
 
 
@@ -51,7 +50,7 @@ class Standing:
     """The newest attempt, the state of the run, and the stop that was under way; nothing of it before a run began."""
 
     attempt: Attempt | None = None
-    stopping: Stopping | None = None
+    order: dict[str, Any] | None = None
     state = RunState()
 
     def __init__(self, folder: RunFolder, spec: RunSpec, facts: Facts, *, keepers: Keepers, wake: Wake) -> None:
@@ -60,7 +59,7 @@ class Standing:
         if not numbers:
             return
         attempt = self.attempt = Attempt(numbers[-1], folder=folder, spec=spec, wake=wake, say=facts.say)
-        started = attempt.look_started()
+        started = self._look_started(attempt, keepers)
         attempt.recall(facts.target_exit)
         if facts.ended is not None:
             self.state = self._over(attempt, facts.ended, facts.attempt_ends.get(attempt.number) or {})
@@ -68,13 +67,8 @@ class Standing:
         self.state = RunState(
             state="running" if started else "starting", attempt=attempt.number, asked=facts.user_asked
         )
-        order = read_json(attempt.files.stop_json)
-        if order is not None and attempt.command is not None:
-            self.stopping = Stopping(
-                spec=spec, attempt=attempt.files, command=attempt.command, keepers=keepers, say=facts.say
-            )
-            self.stopping.resume(order)
-            self.state = msgspec.structs.replace(self.state, state="stopping", order=self.stopping.order)
+        if attempt.command is not None:
+            self.order = self._read_order(attempt, facts)
 
     def begins(self, known: int) -> list[tuple[int, int, int]]:
         """Return (source, offset, attempt) of every attempt above ``known``: where each begins in the log."""
@@ -82,14 +76,39 @@ class Standing:
         for number in self.folder.attempt_numbers():
             order = read_json(self.folder.attempt(number).start_json)
             if order is not None and number > known:
-                source, offset = order.get("position") or (0, 0)
-                found.append((int(source), int(offset), number))
+                found.append((*_position(order.get("position")), number))
         return found
+
+    def _look_started(self, attempt: Attempt, keepers: Keepers) -> bool:
+        try:
+            return attempt.look_started()
+        except FolderError:
+            command = keepers.command()
+            if command is None:
+                raise
+            attempt.found(command)
+            return True
+
+    def _read_order(self, attempt: Attempt, facts: Facts) -> dict[str, Any] | None:
+        try:
+            return read_json(attempt.files.stop_json)
+        except FolderError as error:
+            facts.note(f"{error}; the stop begins anew")
+            return {}
 
     def _over(self, attempt: Attempt, told: dict[str, Any], end: dict[str, Any]) -> RunState:
         attempt.look_ended(kept=False)
-        attempt.ended_s = end.get("seconds")
+        seconds = end.get("seconds")
+        attempt.ended_s = float(seconds) if isinstance(seconds, (int, float)) else attempt.ended_s
         how = attempt.exit or Exit()
         return RunState(
             state=told["state"], attempt=attempt.number, cause=told.get("cause"), cause_text=told.get("text"), exit=how
         )
+
+
+def _position(value: object) -> tuple[int, int]:
+    """Return (source, offset) of start.json; the beginning for what is no position."""
+    try:
+        return msgspec.convert(value, tuple[int, int])
+    except msgspec.ValidationError:
+        return 0, 0

@@ -8,19 +8,21 @@ millisecond between the signal and its note makes the next one send it again. Wh
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from overnight import processes, targets
+from overnight.attempt import Attempt
 from overnight.clocks import boot_clock
 from overnight.events import StopOrder
-from overnight.folder import AttemptFolder, write_json
+from overnight.folder import utc, write_json
+from overnight.growth import Growth
 from overnight.keepers import Keepers
-from overnight.ladder import Ladder, Look
+from overnight.ladder import NEXT, Ladder, Look
 from overnight.processes import Identity
-from overnight.saves import looks_like_save
 from overnight.spec import RunSpec
 
 LAUNCHER_PATIENCE_S = 0.7
@@ -36,9 +38,6 @@ URGE_LOOK_S = 0.6
 
 KILL_AGAIN_S = 1.0
 
-NOT_A_SAVE = re.compile(r"\.(log|out|err|csv|tsv|json|jsonl|ya?ml|py)$|tfevents", re.IGNORECASE)
-"""Files that a training appends to at every step: their growth says nothing about a save."""
-
 OTHER = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGINT}
 
 Say = Callable[..., None]
@@ -52,10 +51,13 @@ def send(who: Identity, number: int) -> bool:
 class Stopping:
     """One stop of one attempt, from the order to the moment when command and training processes are gone."""
 
-    def __init__(self, *, spec: RunSpec, attempt: AttemptFolder, command: Identity, keepers: Keepers, say: Say) -> None:
+    def __init__(self, *, spec: RunSpec, attempt: Attempt, keepers: Keepers, say: Say) -> None:
+        """Prepare the stop of a started attempt; ValueError for one whose command is not known."""
+        if attempt.command is None:
+            raise ValueError(f"attempt {attempt.number} has no command that could be stopped")
         self.spec = spec
-        self.attempt = attempt
-        self.command = command
+        self.attempt = attempt.files
+        self.command = attempt.command
         self.keepers = keepers
         self.say = say
         self.order: StopOrder | None = None
@@ -67,8 +69,7 @@ class Stopping:
         self.targets_gone_at: float | None = None
         self.shells_told_at: float | None = None
         self.command_told_at: float | None = None
-        self.files: dict[str, int] | None = None
-        self.open_before: frozenset[str] = frozenset()
+        self.growth = Growth(spec.log)
         self.killed_at = 0.0
         self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
@@ -79,9 +80,11 @@ class Stopping:
     def begin(self, order: StopOrder) -> None:
         """Write the order down, freeze the shells on the path, send the first signal."""
         self.order = order
-        found = targets.find_targets(self.command.pid)
-        self.targets = _identities(found.pids) or [self.command]
-        self.frozen = _identities(found.shells)
+        if processes.is_alive(self.command):  # or its pid may be a stranger's by now, with a tree of its own
+            found = targets.find_targets(self.command.pid)
+            self.targets = _identities(found.pids)
+            self.frozen = _identities(found.shells)
+        self.targets = self.targets or [self.command]
         self.signal = self._first_signal()
         self._write()  # save: false must be readable before the signal arrives, and who is frozen before he is
         if order.now or self.signal == signal.SIGKILL:
@@ -103,8 +106,23 @@ class Stopping:
             frozen=[shell.pid for shell in self.frozen],
         )
 
-    def resume(self, written: dict[str, Any]) -> None:
-        """Go on with a stop that an earlier supervisor began; ``written`` is what its stop.json says."""
+    def resume(self, written: dict[str, Any]) -> StopOrder:
+        """Go on with a stop that an earlier supervisor began, and return its order; ``written`` is its stop.json.
+
+        If somebody edited it so that it cannot be understood, the stop begins anew, as one that the user asked for.
+        """
+        try:
+            self._recall(written)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            self.say("note", text=f"{self.attempt.stop_json} was edited ({error!r}); the stop begins anew")
+            self.signalled, self.targets, self.frozen = False, [], []
+        order = self.order or StopOrder(cause="user", save=True, at=0.0, text="stopped on request")
+        if not self.signalled:
+            self.thaw(self.frozen)
+            self.begin(order)
+        return order
+
+    def _recall(self, written: dict[str, Any]) -> None:
         self.order = StopOrder(
             cause=str(written["cause"]),
             save=bool(written["save"]),
@@ -112,20 +130,16 @@ class Stopping:
             text=str(written.get("text") or ""),
             now=bool(written.get("now")),
         )
-        if not written.get("signalled"):
-            self.thaw(_read_identities(written.get("frozen")))
-            self.begin(self.order)
-            return
-        self.signal = int(written.get("signal") or signal.SIGINT)
-        self.signalled = True
         self.targets = _read_identities(written.get("targets"))
         self.frozen = _read_identities(written.get("frozen"))
-        self.ladder = Ladder(
-            began=float(written["began"]),
-            grace_s=self.spec.grace_s,
-            grace_max_s=self.spec.grace_max_s,
-            rung=written.get("rung", "asked"),
-        )
+        if not written.get("signalled"):
+            return
+        self.signal = signal.Signals(int(written["signal"]))
+        rung = str(written.get("rung", "asked"))
+        if rung not in NEXT:
+            raise ValueError(rung)
+        self.ladder = msgspec.structs.replace(self.ladder, began=float(written["began"]), rung=rung)
+        self.signalled = True
 
     def reorder(self, order: StopOrder) -> None:
         """Change what is asked of the script while the ladder goes on."""
@@ -255,17 +269,8 @@ class Stopping:
         pids = {one.pid for one in [self.command, *self.targets]}
         for root in list(pids):
             pids.update(processes.descendants(root))
-        seen = processes.writable_files(pids)
-        seen.pop(self.spec.log, None)
-        known = self.files
-        self.files = seen
-        if known is None:
-            self.open_before = frozenset(seen)  # logs and caches among them: only a name says which one is a save
-            return
-        for path, size in seen.items():
-            new = path not in self.open_before and not NOT_A_SAVE.search(path)
-            if size > known.get(path, 0) and (new or looks_like_save(path)):
-                self.file_grew_at = now
+        if self.growth.look(pids):
+            self.file_grew_at = now
 
     def _write(self) -> None:
         if self.order is None:
@@ -273,7 +278,7 @@ class Stopping:
         value = {
             "cause": self.order.cause,
             "save": self.order.save,
-            "at": self.order.at,
+            "at": utc(self.order.at) if self.order.at else None,
             "epoch": self.order.at,
             "text": self.order.text,
             "now": self.order.now,
@@ -285,9 +290,18 @@ class Stopping:
             "frozen": [[one.pid, one.start_ticks, one.boot_id] for one in self.frozen],
         }
         try:
-            write_json(self.attempt.stop_json, value)
+            self._publish(value)
         except OSError as error:  # a full disk never delays a stop
             self.say("unwritten", path=str(self.attempt.stop_json), error=str(error))
+
+    def _publish(self, value: dict[str, Any]) -> None:
+        try:
+            write_json(self.attempt.stop_json, value)
+        except OSError:
+            # The ballast is there for this: save: false keeps a script from writing its NaN over good weights.
+            if not self.keepers.folder.drop_ballast():
+                raise
+            write_json(self.attempt.stop_json, value)
 
 
 def _why_killed(ladder: Ladder, look: Look) -> str:

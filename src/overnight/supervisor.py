@@ -27,7 +27,7 @@ from pathlib import Path
 
 from overnight.attempt import Attempt
 from overnight.clocks import boot_clock
-from overnight.errors import FolderError
+from overnight.errors import OvernightError
 from overnight.events import Exit, Request, Verdict
 from overnight.facts import Facts, complain
 from overnight.folder import RunFolder, utc
@@ -46,6 +46,7 @@ from overnight.lifecycle import (
     Reorder,
     Start,
     Stop,
+    stopping_again,
 )
 from overnight.ownership import Owned, Owner
 from overnight.publishing import Publisher
@@ -76,6 +77,7 @@ DAMAGED = 4
 class Supervisor:
     """The owner of one run while it lives."""
 
+    stopping: Stopping | None = None
     remains: Remains | None = None
 
     def __init__(self, folder: RunFolder, *, adopting: bool) -> None:
@@ -96,7 +98,7 @@ class Supervisor:
         self.committed_at = self.disk_at = 0.0
         self.signalled_at: float | None = None
         standing = Standing(folder, spec, facts, keepers=self.keepers, wake=self.wake)
-        self.attempt, self.stopping, self.monitor.state = standing.attempt, standing.stopping, standing.state
+        self.attempt, self.order, self.monitor.state = standing.attempt, standing.order, standing.state
         pids = () if self.attempt is None or self.attempt.command is None else (self.attempt.command.pid,)
         self.intake = Intake(folder, spec, self.monitor, facts, start=self.asked.log_start, pids=pids)
         for verdict in self.intake.history.verdicts():
@@ -121,6 +123,9 @@ class Supervisor:
         self._happen(Launched())
         if self.attempt is not None and self.asked.rebooted:
             self._happen(Rebooted())
+        elif self.attempt is not None and self.order is not None:
+            self.stopping = self._stopping(self.attempt)
+            self.monitor.state = stopping_again(self.monitor.state, self.stopping.resume(self.order))
         # As if by the timer: what happened while no supervisor lived has not been told to this one.
         self.turn(Woke(log=False, names=frozenset(), exits=frozenset(), signals=()))
         while not self._over():
@@ -135,12 +140,28 @@ class Supervisor:
         """Do what the docstring of this file lists, once."""
         if not self.owner.still():
             raise Owned("a later supervisor has taken the run over")
-        self._read()
+        if self._placed():
+            self._read()
         self._look(woke)
         self._take_requests(woke)
         self._ask_time()
         self._step()
         self._store()
+
+    def _placed(self) -> bool:
+        """Learn that the command has been started; until then nothing is read, for nothing could be stopped yet."""
+        attempt = self.attempt
+        if self.monitor.state.state != "starting" or attempt is None:
+            return True
+        if attempt.look_started():
+            self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"])
+            self._happen(Alive(attempt=attempt.number))
+            return True
+        if not self.adopting:
+            attempt.request(self.intake.log.position(), self.keepers)
+        elif not self.keepers.alive():
+            attempt.give_up()
+        return False
 
     def _timeout_s(self) -> float:
         now = boot_clock()
@@ -159,13 +180,17 @@ class Supervisor:
             waits.append(0.2)
         if self.intake.dirty:
             waits.append(max(0.0, self.committed_at + COMMIT_EVERY_S - now))
-        if self.attempt is not None and self.monitor.state.state == "running" and self.attempt.exit is None:
+        if self.attempt is not None and self._going_on():
             waits.append(self.attempt.next_look_s(now))
+            waits.append(max(0.01, self.monitor.due_s(self._moment())))
         waits += [
             wait for wait in (self.saves.saves.next_look_s(now), self.publisher.next_turn_s(now)) if wait is not None
         ]
-        waits.append(max(0.01, self.monitor.due_s(self._moment())))
         return min(waits)
+
+    def _going_on(self) -> bool:
+        """Say whether the command runs and nobody has asked for its end: only then are the rules over time asked."""
+        return self.monitor.state.state == "running" and self.attempt is not None and self.attempt.exit is None
 
     # -- 2. the log --------------------------------------------------------------------------------------------------
 
@@ -199,7 +224,7 @@ class Supervisor:
         if signal.SIGTERM in woke.signals or signal.SIGINT in woke.signals:
             self.facts.say("request", kind="stop", by="scheduler", signal=True)
             self.signalled_at = time.time()
-        if self.monitor.state.state == "starting" and self.attempt is not None and not self.attempt.look_started():
+        if self.monitor.state.state == "starting":
             self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
             return
         ended = self.attempt is not None and self.attempt.exit is not None
@@ -230,14 +255,6 @@ class Supervisor:
             attempt.target_ended(pid)
         for text in self.keepers.deaths(woke.exits):
             self.facts.note(text)
-        if self.monitor.state.state == "starting":
-            if attempt.look_started():
-                self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"])
-                self._happen(Alive(attempt=attempt.number))
-            elif not self.adopting:
-                attempt.request(self.intake.log.position(), self.keepers)
-            elif not self.keepers.alive():
-                attempt.give_up()
         told = (
             bool(woke.names or woke.exits) or woke.by_timer or attempt.gone_at is not None or self.stopping is not None
         )
@@ -253,7 +270,7 @@ class Supervisor:
 
     def _ask_time(self) -> None:
         attempt = self.attempt
-        if self.monitor.state.state != "running" or attempt is None or attempt.exit is not None:
+        if attempt is None or not self._going_on():
             return
         for verdict in self.monitor.tick(self._moment()):
             self._judge(verdict)
@@ -277,6 +294,7 @@ class Supervisor:
             stopped = self.monitor.state.state == "stopping"
             self.remains = Remains(
                 keepers=self.keepers,
+                log=self.spec.log,
                 grace_s=self.spec.grace_s,
                 stopped=stopped,
                 killed=self.stopping is not None and self.stopping.killed(),
@@ -297,31 +315,15 @@ class Supervisor:
         for verdict in self.intake.flush():
             self._judge(verdict)
         self.intake.commit(at_last=True)  # before the end is a fact: after that nobody reads the log again
-        if self.monitor.state.state == "starting":
-            self._happen(Alive(attempt=attempt.number))
         self._happen(Ended(exit=how, target=attempt.target_exit, started=attempt.executed()))
-        self._tell_end(attempt, how)
+        self.facts.attempt_ended(attempt.number, how, self.monitor, attempt.active_s())
         self.stopping = self.remains = None
 
     def _complete_end(self) -> None:
         """Write the very last fact of a supervisor that was killed before it could."""
         attempt = self.attempt
         if attempt is not None and attempt.exit is not None and attempt.number not in self.facts.attempt_ends:
-            self._tell_end(attempt, attempt.exit)
-
-    def _tell_end(self, attempt: Attempt, how: Exit) -> None:
-        meter = self.monitor.meter
-        self.facts.say(
-            "attempt_ended",
-            attempt=attempt.number,
-            exit_code=how.exit_code,
-            signal=how.signal,
-            cause=self.monitor.state.cause,
-            first_step=meter.first_step,
-            last_step=meter.last_step,
-            ended_at=utc(how.at) if how.at is not None else None,
-            seconds=round(attempt.active_s(), 3),
-        )
+            self.facts.attempt_ended(attempt.number, attempt.exit, self.monitor, attempt.active_s())
 
     # -- decisions meet effects --------------------------------------------------------------------------------------
 
@@ -342,13 +344,7 @@ class Supervisor:
             )
             attempt.request(self.intake.begin_attempt(action.attempt), self.keepers)
         elif isinstance(action, Stop) and attempt is not None and attempt.command is not None and attempt.exit is None:
-            self.stopping = Stopping(
-                spec=self.spec,
-                attempt=attempt.files,
-                command=attempt.command,
-                keepers=self.keepers,
-                say=self.facts.say,
-            )
+            self.stopping = self._stopping(attempt)
             self.stopping.begin(action.order)
         elif isinstance(action, Climb) and self.stopping is not None:
             self.stopping.urge(at_once=action.now)
@@ -356,6 +352,9 @@ class Supervisor:
             self.stopping.reorder(action.order)
         elif isinstance(action, End):
             self.facts.say("ended", state=action.state, cause=action.cause, text=self.monitor.state.cause_text)
+
+    def _stopping(self, attempt: Attempt) -> Stopping:
+        return Stopping(spec=self.spec, attempt=attempt, keepers=self.keepers, say=self.facts.say)
 
     # -- 7. storing --------------------------------------------------------------------------------------------------
 
@@ -386,7 +385,7 @@ def main(argv: list[str] | None = None) -> int:
         return Supervisor(folder, adopting=adopting).run()
     except Owned as error:
         code, said = NOT_MINE, error
-    except (FolderError, OSError, sqlite3.Error) as error:
+    except (OvernightError, OSError, sqlite3.Error) as error:
         # Somebody's hand, or a disk: one sentence. The shim starts the next one, which may find it mended.
         code, said = DAMAGED, error
     complain(json.dumps({"at": utc(), "error": str(said)}))

@@ -7,7 +7,7 @@ skipped; it never keeps a run from starting.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,13 @@ def reader_makers(spec: RunSpec, complain: Callable[[str], None]) -> list[Callab
     """Return what makes fresh readers: only the user's pattern if one was given, otherwise every candidate."""
     if spec.pattern is not None:
         return [partial(Pattern, spec.pattern)]
-    return [*READERS.values(), *_plugins("overnight.readers", complain)]
+    return [*READERS.values(), *_plugins("overnight.readers", READERS, complain)]
 
 
 def make_rules(spec: RunSpec, complain: Callable[[str], None]) -> list[RecordRule]:
     """Return every rule that judges records, with its parameters and its action."""
     found = [make(spec, _action(spec, name)) for name, make in RULES.items()]
-    return found + [make() for make in _plugins("overnight.rules", complain)]
+    return found + [make() for make in _plugins("overnight.rules", {*RULES, *TIME_RULES}, complain)]
 
 
 def make_time_rules(spec: RunSpec) -> list[TimeRule]:
@@ -104,21 +104,53 @@ def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
     )
 
 
-def _plugins(group: str, complain: Callable[[str], None]) -> list[Callable[[], Any]]:
+def _plugins(group: str, taken: Collection[str], complain: Callable[[str], None]) -> list[Callable[[], Any]]:
+    """Return the makers of a group's plug-ins; each is made once on trial, and may not take a built-in's name."""
     if not _any_plugin():
         return []
     # Imported only where there is something to find: it costs 12 ms and 3 MB, in a process that lives all night.
     from importlib.metadata import entry_points
 
-    found = []
+    found: list[Callable[[], Any]] = []
     for point in entry_points(group=group):
+        said = f"the plug-in {point.name} ({point.value}) in {group}"
         try:
             make = point.load()
-            make()  # what cannot be made now is not tried in the middle of a night
-            found.append(make)
+            name = str(make().name)
         except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything; it must not end a night
-            complain(f"the plug-in {point.name} ({point.value}) in {group} cannot be loaded and is skipped: {error}")
+            complain(f"{said} cannot be loaded and is skipped: {error}")
+            continue
+        if name in taken:
+            complain(f"{said} has the name of a built-in, {name}, and is skipped")
+            continue
+        found.append(partial(Guarded, make, said, complain))
     return found
+
+
+class Guarded:
+    """A plug-in's reader or rule that cannot end a night: the first time it raises it is named, and asked no more."""
+
+    def __init__(self, make: Callable[[], Any], said: str, complain: Callable[[str], None]) -> None:
+        self.inner = make()
+        self.name = str(self.inner.name)
+        self.said = said
+        self.complain = complain
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Hand on what else a reader or rule has: always, action, fresh, snapshot, restore."""
+        return getattr(self.inner, name)
+
+    def __call__(self, *words: Any) -> Any:
+        """Call the plug-in; None from one that has raised."""
+        if self.broken:
+            return None
+        try:
+            return self.inner(*words)
+        except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything; it must not end a night
+            self.broken = True
+            self.complain(f"{self.said} failed and is asked no more: {error!r}")
+            return None
 
 
 def _any_plugin() -> bool:

@@ -20,13 +20,14 @@ def run_demo(directory: Path | None = None, *, keep: bool = False) -> int:
     end unless ``keep`` is set or a stage failed.
     """
     if importlib.util.find_spec("numpy") is None:
-        print("the demo trains with numpy, which is not installed: pip install 'overnight[demo]'", file=sys.stderr)
+        where = "in the checkout `pip install '.[demo]'`, or `uv tool install '.[demo]'`"
+        print(f"overnight: the demo trains with numpy, which is not installed: {where}", file=sys.stderr)
         return 2
     ours = directory is None or not directory.exists()
     try:
         folder = _prepared(directory)
     except OSError as error:
-        print(f"the demo cannot work in {directory}: {error.strerror or error}", file=sys.stderr)
+        print(f"overnight: the demo cannot work in {directory}: {error.strerror or error}", file=sys.stderr)
         return 2
     # With several threads the last bit of a sum may change; BLAS reads this when numpy is imported, just below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

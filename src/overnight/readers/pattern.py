@@ -7,18 +7,20 @@ groups where two repetitions meet.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from overnight.errors import UsageError
 from overnight.events import Record
+from overnight.quantities import RefusedError, compiled, quoted
 from overnight.readers.fields import field_value
 from overnight.readers.numbers import parse_number, parse_whole
 from overnight.readers.prefix import strip_prefix
 
 if TYPE_CHECKING:
+    import re
+
     from overnight.tail import Line
 
 _FLOATS = frozenset(
@@ -39,20 +41,11 @@ class Pattern:
 
     def __init__(self, regex: str) -> None:
         """Compile ``regex``; raises ``UsageError`` when it is none or names neither a step nor a loss."""
-        asked = f"--pattern {regex!r}"
         try:
-            self._regex = re.compile(regex)
-        except (re.error, OverflowError, RecursionError) as error:
-            message = f"{asked} is not a regular expression: {error}"
-            raise UsageError(message) from error
-        names = self._regex.groupindex
-        if not names:
-            message = f"{asked} has no named groups: write (?P<step>...) and (?P<loss>...) round the numbers"
-            raise UsageError(message)
-        if "step" not in names and "loss" not in names:
-            message = f"{asked} names neither: at least one of (?P<step>...) and (?P<loss>...) is needed"
-            raise UsageError(message)
-        self.always = frozenset(names) & {"step", "loss"}
+            self._regex = compiled(regex)
+        except RefusedError as error:
+            raise UsageError(f"--pattern {quoted(regex)} {error}") from error
+        self.always = frozenset(self._regex.groupindex) & {"step", "loss"}
 
     def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
         """Return a record for each match in ``line`` that has a readable step or loss; None when there is none."""

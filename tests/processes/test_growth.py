@@ -10,30 +10,18 @@ from typing import BinaryIO
 
 import pytest
 
-from overnight import processes
-from overnight.folder import RunFolder
-from overnight.spec import RunSpec
-from overnight.stopping import FILES_EVERY_S, Stopping
+from overnight.growth import Growth
 
 
 class Night:
-    """A stop whose training is this process; ``grows`` says when a file was last seen to grow."""
+    """A stop whose training is this process."""
 
     def __init__(self, folder: Path) -> None:
-        run = RunFolder(folder / "quiet")
-        run.create()
-        command = processes.identify(os.getpid())
-        assert command is not None
-        spec = RunSpec(name="quiet", argv=("x",), executable="x", cwd="/", log=str(folder / "output.log"))
-        # Nobody is ended here, so nobody keeps the run.
-        self.stopping = Stopping(spec=spec, attempt=run.attempt(1), command=command, keepers=None, say=print)
-        self.now = 100.0
+        self.growth = Growth(str(folder / "output.log"))
 
     def look(self) -> bool:
-        """Look once more; return whether a file was seen to grow since the look before."""
-        self.now += FILES_EVERY_S
-        self.stopping._look_at_files(self.now)
-        return self.stopping.file_grew_at == self.now
+        """Look once more; return whether a save was seen to grow since the look before."""
+        return self.growth.look({os.getpid()})
 
 
 @pytest.fixture

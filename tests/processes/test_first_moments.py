@@ -1,0 +1,170 @@
+"""A supervisor that is slower than the command, or that finds the attempt's files edited: no order may be lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from looking import Run, Runs, alive, read, toy, until
+
+pytestmark = pytest.mark.timeout(90)
+
+NAN_AT_ONCE = ("sh", "-c", 'echo "step: 1, loss: nan, dt: 1"; exec sleep 60')
+
+
+def kept(home: Path, name: str) -> dict[str, Any]:
+    """Return shim.json as far as it is there."""
+    data = read(home / "runs" / name / "shim.json")
+    found: dict[str, Any] = json.loads(data) if data else {}
+    return found
+
+
+def paused_supervisor(home: Path, name: str, after_s: float) -> int:
+    """Stop the run's first supervisor ``after_s`` after it was made; return its pid."""
+
+    def made() -> int | None:
+        return (kept(home, name).get("supervisor") or {}).get("pid")
+
+    pid = until(made, "a supervisor")
+    time.sleep(after_s)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.15, 0.2])
+def test_a_nan_on_the_first_line_ends_a_run_whose_supervisor_was_slow(runs: Runs, home: Path, after_s: float) -> None:
+    environ = {**os.environ, "OVERNIGHT_HOME": str(home)}
+    argv = [sys.executable, "-m", "overnight", "run", "--name", "late", "--settle", "0", "--", *NAN_AT_ONCE]
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launching:
+        pid = paused_supervisor(home, "late", after_s)
+        time.sleep(0.4)
+        os.kill(pid, signal.SIGCONT)
+        launching.wait(20)
+    run = runs.run("late")
+    assert run.wait() == 104
+    assert run.status["cause"] == "nonfinite"
+    assert run.status["verdicts"][0]["step"] == 1
+
+
+def attempt_file(home: Path, name: str) -> Path:
+    return home / "runs" / "night" / "attempts" / "001" / name
+
+
+def kill_supervisor(run: Run, home: Path) -> None:
+    """Kill the supervisor and wait for the next one."""
+    old = run.pid("supervisor")
+    os.kill(old, signal.SIGKILL)
+    until(lambda: (kept(home, "night").get("supervisor") or {}).get("pid") not in (None, old), "the next supervisor")
+
+
+def started(runs: Runs) -> Run:
+    return runs.start("night", *toy("--steps", 100000, "--dt", 0.02, "--handle", "int"), log="step: 3,")
+
+
+@pytest.mark.parametrize("text", ['{"pid": "x"}', "{}", "[1]", "no json", '{"pid": 1, "start_ticks": 2, "at": "now"}'])
+def test_an_edited_started_json_costs_nothing(runs: Runs, home: Path, text: str) -> None:
+    run = started(runs)
+    attempt_file(home, "started.json").write_text(text)
+    kill_supervisor(run, home)
+    assert run.stop().returncode == 0
+    assert (run.status["state"], run.status["cause"]) == ("stopped", "user")
+    assert b"Traceback" not in read(home / "runs" / "night" / "supervisor.log")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"cause": "user"}', '{"cause": "user", "save": 1, "signalled": 1}'])
+def test_an_edited_stop_json_begins_the_stop_anew(runs: Runs, home: Path, text: str) -> None:
+    run = started(runs)
+    attempt_file(home, "stop.json").write_text(text)
+    kill_supervisor(run, home)
+    assert run.wait() == 103
+    assert b"Traceback" not in read(home / "runs" / "night" / "supervisor.log")
+
+
+def test_an_exit_json_edited_into_nonsense_is_an_unknown_exit(runs: Runs, home: Path) -> None:
+    run = started(runs)
+    supervisor, command = run.pid("supervisor"), run.status["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(command, signal.SIGKILL)
+    path = attempt_file(home, "exit.json")
+    until(path.exists, "exit.json")
+    path.write_text('{"exit_code": "many", "signal": 9}')
+    os.kill(supervisor, signal.SIGCONT)
+    assert run.wait() == 100
+    assert run.status["cause"] == "unknown_kill"
+
+
+def test_a_stop_left_over_from_another_boot_touches_nobody(runs: Runs, home: Path) -> None:
+    run = started(runs)
+    command = run.status["pid"]
+    for role in ("guard", "shim", "supervisor"):
+        os.kill(run.pid(role), signal.SIGKILL)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        # As after a power loss: the pid is a stranger's now, the stop was written but not yet sent.
+        told = json.loads(attempt_file(home, "started.json").read_text())
+        attempt_file(home, "started.json").write_text(
+            json.dumps({**told, "pid": stranger.pid, "boot_id": "another"})
+        )
+        attempt_file(home, "stop.json").write_text('{"cause": "user", "save": true, "signalled": false}')
+        for name, change in (("run.json", {"boot_id": "another"}), ("shim.json", {"boot_id": "another"})):
+            path = home / "runs" / "night" / name
+            path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        assert run.wait() == 100
+        assert run.status["cause"] == "host_rebooted"
+        assert stranger.poll() is None
+        assert "T" not in read(f"/proc/{stranger.pid}/stat").decode().split()[2]
+    finally:
+        stranger.kill()
+        stranger.wait()
+        os.kill(command, signal.SIGKILL)
+        until(lambda: not alive(command), "the end of the old training")
+
+
+def test_save_false_reaches_the_disk_on_the_ballast(runs: Runs, home: Path, work: Path) -> None:
+    """No room for a new file, one megabyte of ballast: the order is written before the signal all the same."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    home.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(home)], check=False)
+    if done.returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        script = work / "train.py"
+        script.write_text(
+            "import json, os, signal, sys, time\n"
+            "def asked(*_):\n"
+            "    path = os.environ['OVERNIGHT_RUN_DIR'] + '/attempts/001/stop.json'\n"
+            "    open('seen', 'w').write(open(path).read() if os.path.exists(path) else 'nothing')\n"
+            "    sys.exit(0)\n"
+            "signal.signal(signal.SIGTERM, asked)\n"
+            "step = 0\n"
+            "while True:\n"
+            "    step += 1\n"
+            "    loss = 'nan' if os.path.exists('sick') else 3.0\n"
+            "    print(f'step: {step}, loss: {loss}, dt: 0.1', flush=True)\n"
+            "    time.sleep(0.1)\n"
+        )
+        run = runs.start("night", sys.executable, str(script), log="step: 3,")
+        until((home / "runs" / "night" / "evidence" / "ballast").exists, "the ballast")
+        with (home / "filler").open("wb", buffering=0) as filler:
+            for size in (1 << 20, 4096):
+                try:
+                    while True:
+                        filler.write(b"x" * size)
+                except OSError:
+                    pass
+        (work / "sick").touch()
+        until((work / "seen").exists, "the signal")
+        assert json.loads((work / "seen").read_text())["save"] is False
+        (home / "filler").unlink()
+        assert run.wait() == 104
+    finally:
+        runs.end()
+        subprocess.run(["umount", "-l", str(home)], check=True)
