@@ -96,11 +96,10 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request from the inbox. ``by`` is "user" or "scheduler"; ``now`` asks to kill at once."""
 
-    kind: Literal["stop", "hangup"]
+    kind: Literal["stop"]
     by: str = "user"
     now: bool = False
     at: float | None = None
-    id: str = ""
 
 
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,8 +127,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return jsonable(msgspec.structs.asdict(value))
     return value
-
-
-def number(value: Any) -> float | None:
-    """Return a JSON number as a float, undoing ``jsonable``; None stays None."""
-    return None if value is None else float(value)

@@ -113,7 +113,6 @@ class RunFolder:
         self.path = path
         self.name = path.name
         self.run_json = path / "run.json"
-        self.run_env = path / "run.env"
         self.output_log = path / "output.log"
         self.attempts = path / "attempts"
         self.status_json = path / "status.json"

@@ -230,8 +230,6 @@ def _judged(state: RunState, verdict: Verdict) -> Decision:
 
 
 def _asked(state: RunState, request: Request) -> Decision:
-    if request.kind != "stop":
-        return Decision(state=state)
     asked = state.asked or request.by == "user"
     if state.state == "stopping" and state.order is not None:
         known = msgspec.structs.replace(state, asked=asked)

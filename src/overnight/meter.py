@@ -248,17 +248,6 @@ class Meter:
         """Seconds per step over the window; None while unknown."""
         return self._rolling()[0]
 
-    @property
-    def impossible(self) -> bool:
-        """Say whether the 6N MFU of window or run is above 100%: then N, tokens, peak, devices or dt is wrong.
-
-        The figure itself is kept as computed; whoever shows it says that it cannot be.
-        """
-        if self._flops is None or self._capacity is None:
-            return False
-        rates = (self._rolling()[1], self._average())
-        return any(rate is not None and self._flops * rate > self._capacity for rate in rates)
-
     def _rolling(self) -> tuple[float | None, float | None, float | None]:
         """Return (dt, tokens per second, loss average) of the window, summed afresh so that no error piles up."""
         times = [dt for dt, _, _, _ in self._window if dt is not None]

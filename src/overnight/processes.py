@@ -217,15 +217,6 @@ def signal_name(number: int) -> str:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
-def signal_number(name: str) -> int:
-    """Return 11 for "SIGSEGV" and the like; ValueError for a word that is no signal."""
-    base, _, offset = name.partition("+")
-    try:
-        return signal.Signals[base].value + int(offset or 0)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{name!r} is not a signal") from error
-
-
 def exit_of_status(status: int, at: float | None = None) -> Exit:
     """Return the exit that a wait status stands for."""
     if os.WIFSIGNALED(status):

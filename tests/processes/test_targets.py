@@ -444,10 +444,8 @@ def test_another_boot_or_start_is_another_process() -> None:
 
 
 def test_signals_by_name() -> None:
-    for number in (2, 9, 11, 15, signal.SIGRTMIN, signal.SIGRTMIN + 3):
-        assert processes.signal_number(processes.signal_name(number)) == number
-    with pytest.raises(ValueError, match="SIGNOTHING"):
-        processes.signal_number("SIGNOTHING")
+    assert [processes.signal_name(number) for number in (2, 9, 11, 15)] == ["SIGINT", "SIGKILL", "SIGSEGV", "SIGTERM"]
+    assert processes.signal_name(signal.SIGRTMIN + 3) == "SIGRTMIN+3"
 
 
 def test_files_open_for_writing_are_seen_growing(tree: Tree) -> None:

@@ -70,7 +70,6 @@ NOTE = Verdict(rule="nonfinite", severity="note", action="note", text="loss read
 USER = Request(kind="stop", by="user", at=1.0)
 SCHEDULER = Request(kind="stop", by="scheduler", at=2.0)
 NOW = Request(kind="stop", by="user", now=True, at=3.0)
-HANGUP = Request(kind="hangup", at=4.0)
 
 EXITS = (
     Exit(exit_code=0),
@@ -85,7 +84,7 @@ EVENTS: tuple[Event, ...] = (
     Launched(),
     Alive(attempt=1),
     Rebooted(),
-    *(NAN, LIMIT, ALERT, NOTE, USER, SCHEDULER, NOW, HANGUP),
+    *(NAN, LIMIT, ALERT, NOTE, USER, SCHEDULER, NOW),
     *(
         Ended(exit=how, target=target, started=started)
         for how, target, started in product(EXITS, (None, *EXITS), (True, False))
@@ -260,8 +259,8 @@ def test_exit_zero_without_a_plan_is_the_end() -> None:
     assert (over.state, over.cause, over.cause_text) == ("finished", "completed", "exited 0")
 
 
-def test_alerts_notes_and_hangups_change_nothing() -> None:
-    for event in (ALERT, NOTE, HANGUP):
+def test_alerts_and_notes_change_nothing() -> None:
+    for event in (ALERT, NOTE):
         assert decide(at("running"), event, Plan()) == Decision(state=at("running"))
 
 

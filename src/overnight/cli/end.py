@@ -13,12 +13,12 @@ from typing import Any
 
 from overnight import client
 from overnight.cli.look import as_json
+from overnight.cli.notice import StopNews, farewell, supervisor_words
 from overnight.cli.parser import INTERRUPTED, new_parser
-from overnight.cli.render import ending
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 from overnight.lifecycle import exit_code
-from overnight.quantities import duration_s
+from overnight.quantities import wait_s
 
 STOP_EXAMPLES = """\
   overnight stop              the only live run: signal, grace, final save
@@ -35,9 +35,17 @@ WAIT_EXAMPLES = """\
 CLEAN_EXAMPLES = """\
   overnight clean quiet-harbor  remove the folder of one ended run
   overnight clean --all         of all ended runs; logs elsewhere (--log) stay
+
+a name must be whole here
 """
 
 KEEPERS_LEAVE_S = 3.0
+
+LAST_RESORT_S = 10.0
+"""``stop --now`` ends the run by itself if no supervisor has lived to do it for this long."""
+
+SILENT_S = 1.0
+"""What is wrong with a run is said when one has waited this long for it."""
 
 
 def adopter(folder: RunFolder) -> Callable[[], None]:
@@ -69,31 +77,78 @@ def stop(words: list[str]) -> int:
             print(as_json(client.status(folder)) if args.json else f"{folder.name} is asked to stop")
             return 0
         try:
-            one = client.wait(folder, on_stale=adopter(folder))
+            one = _stopped(folder, now=args.now)
         except KeyboardInterrupt:
             print(f"left; {folder.name} goes on stopping (overnight wait {folder.name})", file=sys.stderr)
             return INTERRUPTED
-    print(as_json(one) if args.json else ending(one))
+    print(as_json(one) if args.json else farewell(folder, one))
     return 0
+
+
+def _stopped(folder: RunFolder, *, now: bool) -> dict[str, Any]:
+    """Wait for the end of a run that was asked to stop; with ``now`` see to it if nobody else does."""
+    watch = Watch(folder, stopping=True, now=now)
+    try:
+        one = client.wait(folder, on_stale=adopter(folder), until=watch)
+    except FolderError:  # nobody can be made to keep it
+        if not now:
+            raise
+        one = client.status(folder)
+    if one["state"] in client.ENDED or one["foreign"]:
+        return one
+    from overnight.cli import lastresort
+
+    _tell(f"no supervisor of {folder.name} lives; ending its processes from here")
+    return lastresort.end(folder)
+
+
+class Watch:
+    """Looks on while a run is waited for, and says on stderr, once each, what goes on and what is wrong."""
+
+    def __init__(self, folder: RunFolder, *, stopping: bool = False, now: bool = False) -> None:
+        self.folder = folder
+        self.news = StopNews(folder) if stopping else None
+        self.now = now
+        self.began = time.monotonic()
+        self.complained = False
+
+    def __call__(self, seen: dict[str, Any]) -> bool:
+        """Return True when waiting has become useless and ``now`` was asked for."""
+        if self.news is not None and (news := self.news.look()) is not None:
+            self.news = None
+            if news[1]:
+                _tell(f"{news[0]}; Ctrl-C leaves, the stop goes on")
+        waited_s = time.monotonic() - self.began
+        if not self.complained and waited_s >= SILENT_S and (said := supervisor_words(self.folder, seen)) is not None:
+            self.complained = True
+            way_out = "" if self.now else f"; `overnight stop {self.folder.name} --now` ends the run"
+            _tell(f"{self.folder.name}: no supervisor of it can live, and so nothing is judged or stopped{way_out}; {said}")
+        kept = seen["supervisor"]["alive"] and not seen["unguarded"]
+        return self.now and waited_s >= LAST_RESORT_S and not kept and not seen["foreign"]
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"overnight: {text}", file=sys.stderr, flush=True)
 
 
 def wait(words: list[str]) -> int:
     """Wait for a run's end and say by the exit code how it ended."""
     parser = new_parser("wait", WAIT_EXAMPLES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="a run, or the beginning of its name (default: latest)")
-    parser.add_argument("--timeout", metavar="TIME", help="give up after 90s, 10m, 2h: exit code 101")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after 90s, 10m, 2h; 0 only looks: exit code 101")
     parser.add_argument("--json", action="store_true", help="print the status at the end")
     parser.add_argument("--pass-exit-code", action="store_true", help="exit as the command itself did")
     args = parser.parse_args(words)
     timeout_s = None
     if args.timeout is not None:
         try:
-            timeout_s = duration_s(args.timeout)
+            timeout_s = wait_s(args.timeout)
         except (ValueError, OverflowError):
             raise UsageError(f"--timeout cannot be {args.timeout!r}: give a time such as 90s, 10m or 2h") from None
     folder = client.find(client.find_home(), args.name)
-    one = client.wait(folder, timeout_s, on_stale=adopter(folder))
-    print(as_json(one) if args.json else ending(one))
+    one = client.wait(folder, timeout_s, on_stale=adopter(folder), until=Watch(folder))
+    print(as_json(one) if args.json else farewell(folder, one))
     return ended_code(one, own=args.pass_exit_code)
 
 
@@ -116,22 +171,26 @@ def ended_code(one: dict[str, Any], *, own: bool) -> int:
 def clean(words: list[str]) -> int:
     """Remove the folders of ended runs."""
     parser = new_parser("clean", CLEAN_EXAMPLES)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="runs to remove")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs to remove, each by its whole name")
     parser.add_argument("--all", action="store_true", help="every ended run")
+    about = "also a named run whose end nobody could settle, if nothing of it lives"
+    parser.add_argument("--force", action="store_true", help=about)
     args = parser.parse_args(words)
     if bool(args.names) == args.all:
         raise UsageError(
             "clean needs the names of ended runs, or --all" if not args.all else "give names or --all, not both"
         )
+    if args.all and args.force:
+        raise UsageError("--force goes with names and not with --all")
     home = client.find_home()
     if args.all:
         runs = [one["name"] for one in client.list_runs(home)]
         folders = [client.find(home, name) for name in runs]
-        doomed = [folder for folder in folders if _obstacle(folder, named=False) is None]
+        doomed = [folder for folder in folders if _obstacle(folder, named=False, force=False) is None]
     else:
-        doomed = list({folder.name: folder for folder in (client.find(home, name) for name in args.names)}.values())
+        doomed = [client.find(home, name, whole=True) for name in dict.fromkeys(args.names)]
         for folder in doomed:  # all or none: a refusal in the middle would leave a half-done command
-            obstacle = _obstacle(folder, named=True)
+            obstacle = _obstacle(folder, named=True, force=args.force)
             if obstacle is not None:
                 raise UsageError(f"{folder.name} {obstacle}")
     for folder in doomed:
@@ -144,13 +203,15 @@ def clean(words: list[str]) -> int:
     return 0
 
 
-def _obstacle(folder: RunFolder, *, named: bool) -> str | None:
+def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
     """Return why a run must not be removed, None if it may be."""
     one = client.status(folder)
     if one["state"] == "damaged":
         return _obstacle_damaged(folder, one, named=named)
     if one["foreign"]:
         return "is kept on another machine; clean it there"
+    if force and one["stale"] and not _training_lives(folder):
+        return None
     if one["state"] not in client.ENDED:
         return f"is {one['state']}; `overnight stop {folder.name}` first"
     until = time.monotonic() + KEEPERS_LEAVE_S
@@ -175,7 +236,9 @@ def _training_lives(folder: RunFolder) -> bool:
         with contextlib.suppress(FolderError):
             if client.alive(client.read_object(str(folder.attempt(number).started_json))):
                 return True
-    return False
+    from overnight.clearing import marked
+
+    return bool(marked(folder.path))
 
 
 def _remove(folder: RunFolder) -> None:

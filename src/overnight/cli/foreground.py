@@ -16,6 +16,7 @@ from typing import Any, Self
 from overnight import client
 from overnight.cli.end import adopter
 from overnight.cli.follow import Follower
+from overnight.cli.notice import StopNews
 from overnight.folder import RunFolder
 
 ASKERS = {signal.SIGINT: "user", signal.SIGTERM: "scheduler"}
@@ -32,6 +33,7 @@ class Foreground:
         self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._echo = True
         self._stale_at = 0.0
+        self._asked = False
 
     def __enter__(self) -> Self:
         # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
@@ -57,9 +59,11 @@ class Foreground:
 
         One turn: carry out the notes, pass on what was written, reap strays, look at the state, sleep.
         """
+        news = StopNews(folder)
         with Follower(log, offset, also=str(folder.path)) as follower:
             while True:
                 self._carry_out(folder)
+                self._tell_stop(news)
                 self._pass_on(follower)
                 reap()
                 one = client.status(folder)
@@ -79,7 +83,16 @@ class Foreground:
                 self._echo = False  # the terminal is gone; the run is not
                 continue
             client.request_stop(folder, by=ASKERS[signal.Signals(number)])
-            self._tell(f"{folder.name} is asked to stop; once more climbs one rung")
+            again = "asked to stop again; a save that has begun is waited for"
+            self._tell(f"{folder.name} is {again if self._asked else 'asked to stop'}")
+            self._asked = True
+
+    def _tell_stop(self, news: StopNews) -> None:
+        """Say what the stop has done so far and what one more Ctrl-C would do."""
+        found = news.look() if self._asked else None
+        if found is not None:
+            done, again = found
+            self._tell(f"{done}; Ctrl-C again: {again}" if again else done)
 
     def _pass_on(self, follower: Follower) -> None:
         while data := follower.read():

@@ -12,8 +12,9 @@ from typing import Any
 from overnight import client
 from overnight.cli.follow import Follower, Lines, Shown, offset_of_last
 from overnight.cli.look import settle
+from overnight.cli.notice import farewell
 from overnight.cli.parser import new_parser
-from overnight.cli.render import ending, live_line
+from overnight.cli.render import live_line
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 
@@ -153,7 +154,7 @@ def watch(folder: RunFolder, path: str, offset: int, *, bar: bool) -> int | None
         print(f"left; {folder.name} goes on (overnight attach {folder.name} comes back)")
         return 0
     view.clear()
-    print(ending(one))
+    print(farewell(folder, one))
     return None
 
 
@@ -187,7 +188,7 @@ class View:
             return
         text = live_line(one) + (f" | {pending}" if pending else "")
         try:
-            width = os.get_terminal_size(sys.stdout.fileno()).columns
+            width = os.get_terminal_size(sys.stdout.fileno()).columns or 80  # 0 where nobody has set a size
         except OSError:
             width = 80
         sys.stdout.write(f"\r\x1b[K{text[: max(1, width - 1)]}")

@@ -10,9 +10,10 @@ from typing import Any
 
 from overnight import client, launch, options, settings
 from overnight.cli.end import adopter, ended_code
-from overnight.cli.follow import Lines, offset_of_last
+from overnight.cli.follow import offset_of_last
 from overnight.cli.foreground import Foreground
 from overnight.cli.logs import watch
+from overnight.cli.notice import farewell, last_lines
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import ending
 from overnight.errors import WaitTimeoutError
@@ -32,6 +33,7 @@ settings come from flags, then OVERNIGHT_* (OVERNIGHT_GRACE=2m), then
 """
 
 LAST_LINES = 20
+EXPLAIN_WIDTH = 32
 TIDY_S = 15.0
 """How long a command that died at once may take to be tidied up after, before ``run`` stops waiting for the verdict."""
 
@@ -103,7 +105,10 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
         print(json.dumps([{"setting": name, "value": value, "origin": origin} for name, value, origin in rows]))
         return 0
     for name, value, origin in rows:
-        print(f"{name:<20} {value:<32} {origin}")
+        if len(value) > EXPLAIN_WIDTH:  # the origin keeps its column
+            print(f"{name:<20} {value}")
+            name = value = ""
+        print(f"{name:<20} {value:<{EXPLAIN_WIDTH}} {origin}")
     return 0
 
 
@@ -115,7 +120,7 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
             launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0)
             _say_started(launched, sys.stderr)
             one = stay.until_end(launched.folder, launched.log, offset)
-        print(ending(one), file=sys.stderr)
+        print(farewell(launched.folder, one), file=sys.stderr)
         return ended_code(one, own=args.pass_exit_code)
     launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0 if args.follow else resolved.settle_s)
     folder = launched.folder
@@ -126,11 +131,12 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
     one = _first_look(folder)
     if args.wait_step and one["state"] not in client.ENDED:
         one = client.wait(folder, on_stale=adopter(folder), until=lambda seen: bool(seen.get("records")))
+    ended = one["state"] in client.ENDED
     if args.json:
         print(json.dumps(_facts(launched, one)))
-    else:
+    elif not ended:
         _say_started(launched, sys.stdout)
-    return _early_end(one, launched.log, offset, args) if one["state"] in client.ENDED else 0
+    return _early_end(one, launched.log, offset, args) if ended else 0
 
 
 def _first_look(folder: RunFolder) -> dict[str, Any]:
@@ -148,21 +154,9 @@ def _early_end(one: dict[str, Any], log: str, offset: int, args: argparse.Namesp
     if not args.json:
         print(ending(one), file=sys.stdout if code == 0 else sys.stderr)
     if code != 0:
-        for text in last_lines(log, offset):
+        for text in last_lines(log, LAST_LINES, offset):
             print(text, file=sys.stderr)
     return code
-
-
-def last_lines(log: str, offset: int) -> list[str]:
-    """Return the last 20 lines that this run wrote to its log."""
-    try:
-        with open(log, "rb") as stream:
-            stream.seek(max(offset, offset_of_last(log, LAST_LINES)))
-            lines = Lines()
-            shown = [line.text for line in lines.feed(stream.read(1 << 20))]
-            return [*shown, *(line.text for line in lines.flush())][-LAST_LINES:]
-    except OSError:
-        return []
 
 
 def _facts(launched: launch.Launched, one: dict[str, Any]) -> dict[str, Any]:
@@ -185,9 +179,9 @@ def _say_started(launched: launch.Launched, stream: Any) -> None:
         f"{name}: started, {pid}\n"
         f"  executable  {launched.executable}\n"
         f"  log         {launched.log}\n"
-        f"  overnight attach {name}\n"
-        f"  overnight status {name}\n"
-        f"  overnight stop {name}",
+        f"  next        overnight attach {name}\n"
+        f"              overnight status {name}\n"
+        f"              overnight stop {name}",
         file=stream,
         flush=True,
     )
