@@ -27,7 +27,7 @@ from overnight.monitor import Entry, Monitor, Outcome
 from overnight.space import NETWORK, LogSpace, filesystem_type
 from overnight.spec import RunSpec
 
-TURN_BYTES = 1 << 20
+TURN_BYTES = 256 << 10
 """The most that is read in one turn, so that requests and exits are seen in time while a log is being caught up on."""
 
 MARK_EVERY_S = 10.0

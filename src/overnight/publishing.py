@@ -1,7 +1,7 @@
 """Keeps status.json up to date: what is in it, and how often it is written.
 
-A rename onto a file makes ext4 write it out at once, 0.7 ms of CPU: at rest, with a line a second, that would be most
-of what watching costs. So it is written at once only when something happened, and now and then when only figures moved.
+With a line a second, building and publishing it each time would be most of what watching costs. So it is written at once
+only when something happened, and now and then when only figures moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overnight.monitor import Monitor
 from overnight.snapshot import build
 from overnight.spec import RunSpec
 
-PUBLISH_EVERY_S = 2.0
+PUBLISH_EVERY_S = 3.0
 PUBLISH_EARLY_S = 0.2
 EARLY_RECORDS = 10
 

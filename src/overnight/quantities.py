@@ -1,7 +1,7 @@
 """What people write for a value, and what it means: durations, counts, numbers, choices, patterns.
 
 Each function takes what a flag (text) or a toml file (any type) holds and returns the value; ValueError refuses it. The
-sentence for the user is made by the caller, who knows the setting and where it was given. Pure: no file, clock, process.
+sentence for the user is made by the caller, who knows the setting and where it was given. No file, clock, process.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: str | None = None
 
     def loss_limit(self) -> float | None:
-        """Return the loss above which a run diverges: the one asked for, or that of a language model; None: no limit."""
+        """Return the loss above which a run diverges: asked for, or a language model's; None: no limit."""
         if self.max_loss is None and (self.vocab_size is not None or self.tokens_per_step is not None):
             return LANGUAGE_MODEL_MAX_LOSS
         return self.max_loss

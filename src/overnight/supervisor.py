@@ -62,7 +62,7 @@ TIMER_S = 20.0
 NETWORK_TIMER_S = 1.0
 STARTING_TIMER_S = 0.1
 MISSING_TIMER_S = 0.1
-COMMIT_EVERY_S = 2.0
+COMMIT_EVERY_S = 5.0
 """A commit is much of what a line a second costs at rest; what a kill leaves uncommitted is read again."""
 
 COMMIT_RECORDS = 5000

@@ -14,7 +14,7 @@ import pytest
 
 from overnight import client, lifecycle
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
-from overnight.folder import RunFolder, boot_id, machine_id, overnight_home, write_json
+from overnight.folder import RunFolder, boot_id, machine_id, write_json
 
 GONE = {"pid": 1 << 22, "start_ticks": 1}  # above the kernel's highest pid
 
@@ -47,10 +47,25 @@ def test_words_written_twice_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"OVERNIGHT_HOME": "~/x"}, {"OVERNIGHT_HOME": "rel"}, {"XDG_STATE_HOME": "/state"}]
+    ("environ", "expected"),
+    [
+        ({"OVERNIGHT_HOME": "/data/on", "XDG_STATE_HOME": "/x"}, "/data/on"),
+        ({"OVERNIGHT_HOME": "~/x"}, "/h/x"),
+        ({"OVERNIGHT_HOME": "here"}, "/here"),
+        ({"OVERNIGHT_HOME": "", "XDG_STATE_HOME": "/x"}, "/x/overnight"),
+        ({"XDG_STATE_HOME": "relative/is/ignored"}, "/h/.local/state/overnight"),
+        ({}, "/h/.local/state/overnight"),
+    ],
 )
-def test_home_is_found_as_the_folder_room_finds_it(environ: dict[str, str]) -> None:
-    assert client.find_home(environ) == str(overnight_home(environ))
+def test_where_runs_are_kept(environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.chdir("/")
+    assert client.find_home(environ) == expected
+
+
+def test_an_unknown_home_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="set OVERNIGHT_HOME"):
+        client.find_home({"OVERNIGHT_HOME": "~nobody-of-that-name/x"})
 
 
 # -- listing and finding ---------------------------------------------------------------------------------------------
@@ -83,6 +98,16 @@ def test_names_match_exactly_or_by_a_unique_beginning(tmp_path: Path) -> None:
     for name in ("x", "", "../runs/noon", "noon/"):
         with pytest.raises(NoSuchRunError, match=r"overnight ls"):
             client.find(home, name)
+
+
+def test_where_something_is_lost_the_whole_name_is_asked_for(tmp_path: Path) -> None:
+    make(tmp_path, "night")
+    home = str(tmp_path)
+    assert client.find(home, "night", whole=True).name == "night"
+    with pytest.raises(UsageError, match="'nig' may be night; the whole name is needed here"):
+        client.find(home, "nig", whole=True)
+    with pytest.raises(NoSuchRunError):
+        client.find(home, "x", whole=True)
 
 
 def test_without_a_name_the_latest_run_is_meant(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from overnight.folder import (
     check_name,
     drop_request,
     machine_id,
-    overnight_home,
     read_journal,
     read_json,
     utc,
@@ -52,30 +51,6 @@ BAD_NAMES = ["", "-a", "_a", "../a", "a/b", "a.b", "a b", "a\n", "\n", "é", "x"
 def test_names_that_may_not(name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a run"):
         check_name(name)
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"OVERNIGHT_HOME": "/data/on", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/data/on"),
-        ({"OVERNIGHT_HOME": "", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/x/overnight"),
-        ({"XDG_STATE_HOME": "relative/is/ignored", "HOME": "/h"}, "/h/.local/state/overnight"),
-        ({"HOME": "/h"}, "/h/.local/state/overnight"),
-    ],
-)
-def test_where_runs_are_kept(environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", environ["HOME"])
-    assert overnight_home(environ) == Path(expected)
-
-
-def test_a_relative_home_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert overnight_home({"OVERNIGHT_HOME": "here"}) == tmp_path / "here"
-
-
-def test_an_unknown_home_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="OVERNIGHT_HOME"):
-        overnight_home({"OVERNIGHT_HOME": "~nobody-of-that-name/x"})
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,10 @@ LAST_RESORT_S = 10.0
 """``stop --now`` ends the run by itself if no supervisor has lived to do it for this long."""
 
 SILENT_S = 1.0
-"""What is wrong with a run is said when one has waited this long for it."""
+"""Nothing is said about what is wrong with a run before one has waited this long for it."""
+
+ADOPTED_S = 6.0
+"""A run that nobody has kept for this long could not be adopted either."""
 
 
 def adopter(folder: RunFolder) -> Callable[[], None]:
@@ -110,6 +113,7 @@ class Watch:
         self.news = StopNews(folder) if stopping else None
         self.now = now
         self.began = time.monotonic()
+        self.kept_at = self.began
         self.complained = False
 
     def __call__(self, seen: dict[str, Any]) -> bool:
@@ -118,13 +122,22 @@ class Watch:
             self.news = None
             if news[1]:
                 _tell(f"{news[0]}; Ctrl-C leaves, the stop goes on")
-        waited_s = time.monotonic() - self.began
-        if not self.complained and waited_s >= SILENT_S and (said := supervisor_words(self.folder, seen)) is not None:
-            self.complained = True
-            way_out = "" if self.now else f"; `overnight stop {self.folder.name} --now` ends the run"
-            _tell(f"{self.folder.name}: no supervisor of it can live, and so nothing is judged or stopped{way_out}; {said}")
+        now = time.monotonic()
         kept = seen["supervisor"]["alive"] and not seen["unguarded"]
-        return self.now and waited_s >= LAST_RESORT_S and not kept and not seen["foreign"]
+        if kept:
+            self.kept_at = now
+        lost = seen["unguarded"] or now - self.kept_at >= ADOPTED_S
+        if lost and not self.complained and not kept and now - self.began >= SILENT_S:
+            self._complain(seen)
+        return self.now and now - self.began >= LAST_RESORT_S and lost and not kept and not seen["foreign"]
+
+    def _complain(self, seen: dict[str, Any]) -> None:
+        said = supervisor_words(self.folder, seen)
+        if said is None:
+            return
+        self.complained = True
+        way_out = "" if self.now else f" (`overnight stop {self.folder.name} --now` ends it)"
+        _tell(f"no supervisor of {self.folder.name} can live, so nothing is judged or stopped{way_out}: {said}")
 
 
 def _tell(text: str) -> None:

@@ -10,6 +10,7 @@ import signal
 import time
 
 from overnight import clearing, client, launch, processes
+from overnight.cli.notice import supervisor_words
 from overnight.errors import FolderError, WaitTimeoutError
 from overnight.folder import RunFolder
 
@@ -19,7 +20,7 @@ LOOK_S = 0.02
 
 
 def end(folder: RunFolder) -> client.Status:
-    """Kill everything of a run, have it settled, and return its status; FolderError if one of the two cannot be done."""
+    """Kill everything of a run, have it settled, and return its status; FolderError if one of these cannot be done."""
     keepers = _living(folder)
     parents = [pid for role, (pid, _) in keepers.items() if role != "supervisor"]
     kept = [pid for pid, _ in keepers.values()]
@@ -31,12 +32,13 @@ def end(folder: RunFolder) -> client.Status:
     left = clearing.kill_all([], run_dir=folder.path).left
     if left:
         names = ", ".join(f"{one.name} (pid {one.pid})" for one in left)
-        raise FolderError(f"{folder.name}: {names} cannot be killed: they hang in the kernel, or belong to somebody else")
+        raise FolderError(f"{folder.name}: {names} cannot be killed: hanging in the kernel, or somebody else's")
     try:
         launch.adopt(folder)
         return client.wait(folder, SETTLED_WITHIN_S, on_stale=lambda: None)
     except WaitTimeoutError as error:
-        raise FolderError(_unsettled(folder, f"a new supervisor could not either; see {folder.supervisor_log}")) from error
+        why = supervisor_words(folder, client.status(folder)) or "no supervisor can live"
+        raise FolderError(_unsettled(folder, why)) from error
     except FolderError as error:
         raise FolderError(_unsettled(folder, str(error))) from error
 

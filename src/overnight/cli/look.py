@@ -26,6 +26,9 @@ STATUS_EXAMPLES = """\
 """
 
 
+SHOWN_LINES = 5
+
+
 def ls(words: list[str]) -> int:
     """List all runs."""
     parser = new_parser("ls", LS_EXAMPLES)
@@ -57,10 +60,26 @@ def status(words: list[str]) -> int:
     if args.json:
         print(as_json(one))
     else:
-        from overnight.cli.render import status_text
-
-        print(status_text(one, now=time.time(), colours=colours()))
+        print(_page(folder, one))
     return 0
+
+
+def _page(folder: RunFolder, one: client.Status) -> str:
+    from overnight.cli import notice
+    from overnight.cli.render import status_text
+
+    supervisor = notice.supervisor_words(folder, one)
+    last = []
+    if one["state"] in ("failed", "gave_up") and one["log"]:
+        last = notice.last_lines(one["log"], SHOWN_LINES, notice.own_start(folder, one["log"]))
+    return status_text(
+        one,
+        now=time.time(),
+        colours=colours(),
+        remarks=[*([supervisor] if supervisor else ()), *notice.remarks(folder, one)],
+        last_lines=last,
+        max_hours=notice.asked_spec(folder).get("max_hours"),
+    )
 
 
 def settle(folder: RunFolder) -> None:

@@ -129,12 +129,14 @@ def supervisor_words(folder: RunFolder, one: client.Status) -> str | None:
     if not (one["unguarded"] or one["stale"]):
         return None
     said = next(iter(last_lines(str(folder.supervisor_log), 1)), "")
+    if not said:
+        return f"{folder.supervisor_log} says nothing" if one["unguarded"] else None
     try:
         value = json.loads(said)
         said = str(value["error"]) if isinstance(value, dict) and "error" in value else said
     except (ValueError, RecursionError):
         pass
-    return harmless(f"{folder.supervisor_log} ends: {said}") if said else None
+    return harmless(f"{folder.supervisor_log} ends: {said}")
 
 
 # -- its stop --------------------------------------------------------------------------------------------------------
@@ -162,7 +164,8 @@ class StopNews:
         name = _signal_name(stop.get("signal"))
         if rung == "other":
             return f"{OTHER.get(name, 'SIGTERM')} was sent as well", "kill"
-        return f"asked with {name}{_pids(stop)}{self._patience(stop)}", f"the other signal, {OTHER.get(name, 'SIGTERM')}"
+        other = f"the other signal, {OTHER.get(name, 'SIGTERM')}"
+        return f"asked with {name}{_pids(stop)}{self._patience(stop)}", other
 
     def _patience(self, stop: dict[str, Any]) -> str:
         grace_s, began = asked_spec(self.folder).get("grace_s"), stop.get("began")

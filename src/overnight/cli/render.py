@@ -9,7 +9,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from overnight.client import Status
@@ -119,9 +119,15 @@ def epoch(text: object) -> float | None:
 _COLOURS = {"running": "32", "starting": "32", "stopping": "33", "backoff": "33", "failed": "31", "gave_up": "31"}
 
 
-def painted(text: str, state: str, *, colours: bool) -> str:
-    """Return ``text`` in the colour of ``state``."""
-    code = _COLOURS.get(state, "31" if state == "damaged" else "")
+HARMLESS_STOPS = frozenset({None, "user", "preempted", "wall_clock"})
+"""Causes of a stop that are no alarm; what else stops a run is a health rule."""
+
+
+def painted(text: str, one: Status, *, colours: bool) -> str:
+    """Return ``text`` in the colour of a run's state; one stopped by a health rule is as red as a failed one."""
+    state = one["state"]
+    alarm = state == "damaged" or (state == "stopped" and one["cause"] not in HARMLESS_STOPS)
+    code = "31" if alarm else _COLOURS.get(state)
     return f"\x1b[{code}m{text}\x1b[0m" if colours and code else text
 
 
@@ -138,7 +144,8 @@ def state_words(one: Status) -> str:
 def ending(one: Status) -> str:
     """Return one sentence on how a run ended, or how it is doing."""
     said = f": {harmless(one['cause_text'])}" if one["cause_text"] else ""
-    step = f", at step {one['step']}" if one["step"] is not None and str(one["step"]) not in said else ""
+    named = re.search(r"\bstep \d", said) is not None
+    step = f", at step {one['step']}" if one["step"] is not None and not named else ""
     return f"{one['name']} {state_words(one)}{said}{step}"
 
 
@@ -156,7 +163,7 @@ def table(runs: list[Status], *, now: float, colours: bool) -> str:
     lines = [_line(heads, widths)]
     for one, row in zip(runs, rows, strict=True):
         text = _line(row, widths)
-        lines.append(painted(text, one["state"], colours=colours))
+        lines.append(painted(text, one, colours=colours))
     for one in runs:
         if one["state"] == "damaged":
             lines.extend(folded(f"{one['name']}: {one['cause_text']}", "  "))
@@ -197,15 +204,27 @@ MISSING = {
 }
 
 
-def status_text(one: Status, *, now: float, colours: bool) -> str:
-    """Return the page of one run, at most 80 columns."""
-    lines = [painted(f"{harmless(one['name'])}: {state_words(one)}", one["state"], colours=colours)]
+def status_text(
+    one: Status,
+    *,
+    now: float,
+    colours: bool,
+    remarks: Sequence[str] = (),
+    last_lines: Sequence[str] = (),
+    max_hours: object = None,
+) -> str:
+    """Return the page of one run, at most 80 columns.
+
+    ``remarks`` are sentences to go with the state, ``last_lines`` those of its log, ``max_hours`` the time limit.
+    """
+    lines = [painted(f"{harmless(one['name'])}: {state_words(one)}", one, colours=colours)]
     said = one["cause_text"]
-    if said:
-        lines += folded(said, "  ")
-    lines += _trouble(one)
-    for label, text in (*_figures(one), *_places(one, now)):
+    for text in (*([said] if said else ()), *_trouble(one), *remarks):
+        lines += folded(text, "  ")
+    for label, text in (*_figures(one), *_places(one, now, max_hours)):
         lines += folded(text, " " * (LABEL + 2), first=f"  {label:<{LABEL}}")
+    if last_lines:
+        lines += ["  log ends", *(f"    {harmless(text)[: WIDTH - 4]}".rstrip() for text in last_lines)]
     lines += _verdicts(one)
     if len(one["attempts"]) > 1:
         lines.append("  attempts")
@@ -216,25 +235,49 @@ def status_text(one: Status, *, now: float, colours: bool) -> str:
 
 def _trouble(one: Status) -> list[str]:
     if one["foreign"]:
-        return folded("it is kept on another machine; from here nobody can tell whether it lives", "  ")
+        return ["it is kept on another machine; from here nobody can tell whether it lives"]
     if one["stale"]:
-        return folded("its guard, shim and supervisor are gone; a new supervisor finds out what became of it", "  ")
+        return ["its guard, shim and supervisor are gone; a new supervisor finds out what became of it"]
     if one["unguarded"]:
-        return folded("unguarded: its supervisor died too often and is restarted only every 30 s", "  ")
+        return ["unguarded: its supervisor died too often and is restarted only every 30 s"]
     return []
 
 
 def _figures(one: Status) -> list[tuple[str, str]]:
     steps = f" of {one['steps']}" if one.get("steps") else ""
-    rows = [
-        ("step", _known(one, "step", figure(one["step"], 12) + steps)),
-        ("loss", _known(one, "loss", f"{figure(one['loss'], 6)} (window average {figure(one['loss_avg'], 6)})")),
-        ("tokens/s", _known(one, "tokens_per_second", thousands(one["tokens_per_second"]))),
-        ("TFLOP/s", _known(one, "tflops", figure(one["tflops"], 5))),
-        ("MFU", _known(one, "mfu", f"{percent(one['mfu'])} (whole run {percent(one['mfu_avg'])}){_basis(one)}")),
-        ("params", _known(one, "params", f"{figure(one['params'], 15)}{_from(one['params_source'])}")),
-    ]
-    return rows if one["ended_at"] else [*rows, ("left", _known(one, "eta_s", span(one["eta_s"])))]
+    known = {
+        "step": ("step", figure(one["step"], 12) + steps),
+        "loss": ("loss", f"{figure(one['loss'], 6)} (window average {_or_unknown(figure(one['loss_avg'], 6))})"),
+        "tokens_per_second": ("tokens/s", thousands(one["tokens_per_second"])),
+        "tflops": ("TFLOP/s", figure(one["tflops"], 5)),
+        "mfu": ("MFU", _mfu(one)),
+        "params": ("params", f"{thousands(one['params'])}{_from(one['params_source'])}"),
+    }
+    if not one["ended_at"]:
+        known["eta_s"] = ("left", span(one["eta_s"]))
+    rows, lacking, flags = [], [], []
+    for key, (label, text) in known.items():
+        why = _why_unknown(one, key) if one[key] is None else ""
+        wanted = re.findall(r"--[a-z][a-z-]*", why)
+        if wanted:  # a line for each figure that nobody asked for would hide those that matter
+            lacking.append(label)
+            flags += wanted
+        else:
+            rows.append((label, f"unknown: {why}" if one[key] is None else text))
+    if lacking:
+        rows.append(("unknown", f"{', '.join(lacking)}: give {', '.join(dict.fromkeys(flags))}"))
+    return rows
+
+
+def _or_unknown(text: str) -> str:
+    return "unknown" if text == "-" else text
+
+
+def _mfu(one: Status) -> str:
+    mfu = one["mfu"]
+    above = isinstance(mfu, (int, float)) and mfu > 1
+    doubt = " (above 100%: check --params, --tokens-per-step, --peak-tflops, --devices)" if above else ""
+    return f"{percent(mfu)}{doubt} (whole run {_or_unknown(percent(one['mfu_avg']))}){_basis(one)}"
 
 
 def _basis(one: Status) -> str:
@@ -249,24 +292,40 @@ def _from(source: str | None) -> str:
     return f" from {harmless(source)}" if source else ""
 
 
-def _known(one: Status, key: str, text: str) -> str:
-    if one[key] is not None:
-        return text
+def _why_unknown(one: Status, key: str) -> str:
     unknown = one.get("unknown")
     why = unknown.get(key) if isinstance(unknown, dict) else None
-    return f"unknown: {why or MISSING.get(key, 'not read yet')}"
+    return str(why or MISSING.get(key, "not read yet"))
 
 
-def _places(one: Status, now: float) -> list[tuple[str, str]]:
+def _active_s(one: Status, now: float) -> float | None:
+    """Return the seconds the command has run by now: of a live run, status.json was written a little ago."""
+    active_s, written = one["active_s"], epoch(one.get("updated_at"))
+    if not isinstance(active_s, (int, float)):
+        return None
+    going_on = written is not None and one["state"] in ("running", "stopping") and one["supervisor"]["alive"]
+    return active_s + max(0.0, now - written) if going_on and written is not None else active_s
+
+
+def _limit(max_hours: object, active_s: float | None) -> list[tuple[str, str]]:
+    if not isinstance(max_hours, (int, float)) or not max_hours > 0:
+        return []
+    left = "" if active_s is None else f", {span(max(0.0, max_hours * 3600 - active_s))} left"
+    return [("limit", f"{span(max_hours * 3600)} of active time (--max-hours){left}")]
+
+
+def _places(one: Status, now: float, max_hours: object) -> list[tuple[str, str]]:
     rows = []
     if one["attempt"] is not None:
         rows.append(("process", f"attempt {one['attempt']}, pid {figure(one['pid'], 12)}{_exit_words(one)}"))
-    began = epoch(one["started_at"] or one["created_at"])
-    if began is not None:
-        active = f", active {span(one['active_s'])}" if one["active_s"] is not None else ""
-        rows.append(("started", f"{one['started_at'] or one['created_at']} ({span(max(0, now - began))} ago){active}"))
-    if one["ended_at"]:
-        rows.append(("ended", str(one["ended_at"])))
+    active_s = _active_s(one, now)
+    active = f", active for {span(active_s)}" if active_s is not None else ""
+    for label, at in (("started", one["started_at"] or one["created_at"]), ("ended", one["ended_at"])):
+        moment = epoch(at)
+        if moment is not None:
+            live = active if (label == "ended") == bool(one["ended_at"]) else ""
+            rows.append((label, f"{at} ({span(max(0.0, now - moment))} ago){live}"))
+    rows += _limit(max_hours, None if one["ended_at"] else active_s)
     keepers = [f"{role} {_keeper(one[role])}" for role in ("supervisor", "shim") if one[role] is not None]
     if one["ended_at"] is None:
         rows.append(("kept by", ", ".join(keepers)))

@@ -105,10 +105,8 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
         print(json.dumps([{"setting": name, "value": value, "origin": origin} for name, value, origin in rows]))
         return 0
     for name, value, origin in rows:
-        if len(value) > EXPLAIN_WIDTH:  # the origin keeps its column
-            print(f"{name:<20} {value}")
-            name = value = ""
-        print(f"{name:<20} {value:<{EXPLAIN_WIDTH}} {origin}")
+        between = f"\n{'':<{21 + EXPLAIN_WIDTH}}" if len(value) > EXPLAIN_WIDTH else ""  # the origin keeps its column
+        print(f"{name:<20} {value:<{EXPLAIN_WIDTH}}{between} {origin}")
     return 0
 
 
@@ -136,7 +134,7 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
         print(json.dumps(_facts(launched, one)))
     elif not ended:
         _say_started(launched, sys.stdout)
-    return _early_end(one, launched.log, offset, args) if ended else 0
+    return _early_end(launched, one, offset, args) if ended else 0
 
 
 def _first_look(folder: RunFolder) -> dict[str, Any]:
@@ -149,12 +147,14 @@ def _first_look(folder: RunFolder) -> dict[str, Any]:
     return client.status(folder)
 
 
-def _early_end(one: dict[str, Any], log: str, offset: int, args: argparse.Namespace) -> int:
+def _early_end(launched: launch.Launched, one: dict[str, Any], offset: int, args: argparse.Namespace) -> int:
     code = ended_code(one, own=args.pass_exit_code)
+    stream = sys.stdout if code == 0 else sys.stderr
     if not args.json:
-        print(ending(one), file=sys.stdout if code == 0 else sys.stderr)
+        print(farewell(launched.folder, one) if code == 0 else ending(one), file=stream)
+        print(_places(launched), file=stream)
     if code != 0:
-        for text in last_lines(log, LAST_LINES, offset):
+        for text in last_lines(launched.log, LAST_LINES, offset):
             print(text, file=sys.stderr)
     return code
 
@@ -172,13 +172,16 @@ def _facts(launched: launch.Launched, one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _places(launched: launch.Launched) -> str:
+    return f"  executable  {launched.executable}\n  log         {launched.log}"
+
+
 def _say_started(launched: launch.Launched, stream: Any) -> None:
     name = launched.folder.name
     pid = "its command could not be executed" if launched.pid is None else f"pid {launched.pid}"
     print(
         f"{name}: started, {pid}\n"
-        f"  executable  {launched.executable}\n"
-        f"  log         {launched.log}\n"
+        f"{_places(launched)}\n"
         f"  next        overnight attach {name}\n"
         f"              overnight status {name}\n"
         f"              overnight stop {name}",
