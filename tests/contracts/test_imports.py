@@ -14,7 +14,7 @@ import pytest
 import overnight
 
 ROOT = Path(overnight.__file__).parent
-PURE = "errors events spec quantities flops accelerators readers meter rules lifecycle monitor tail ladder quantities".split()
+PURE = "errors events spec quantities flops accelerators readers meter rules lifecycle monitor tail ladder".split()
 IMPURE = {"os", "time", "subprocess", "sqlite3", "socket", "threading", "pathlib"}
 IMPLEMENTATIONS = ("overnight.readers.", "overnight.rules.", "overnight.engines.")
 

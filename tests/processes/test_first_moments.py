@@ -78,7 +78,9 @@ def test_an_edited_started_json_costs_nothing(runs: Runs, home: Path, text: str)
     assert b"Traceback" not in read(home / "runs" / "night" / "supervisor.log")
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"cause": "user"}', '{"cause": "user", "save": 1, "signalled": 1}'])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "no json", '{"cause": "user"}', '{"cause": "user", "save": 1, "signalled": 1}']
+)
 def test_an_edited_stop_json_begins_the_stop_anew(runs: Runs, home: Path, text: str) -> None:
     run = started(runs)
     attempt_file(home, "stop.json").write_text(text)
@@ -109,9 +111,7 @@ def test_a_stop_left_over_from_another_boot_touches_nobody(runs: Runs, home: Pat
     try:
         # As after a power loss: the pid is a stranger's now, the stop was written but not yet sent.
         told = json.loads(attempt_file(home, "started.json").read_text())
-        attempt_file(home, "started.json").write_text(
-            json.dumps({**told, "pid": stranger.pid, "boot_id": "another"})
-        )
+        attempt_file(home, "started.json").write_text(json.dumps({**told, "pid": stranger.pid, "boot_id": "another"}))
         attempt_file(home, "stop.json").write_text('{"cause": "user", "save": true, "signalled": false}')
         for name, change in (("run.json", {"boot_id": "another"}), ("shim.json", {"boot_id": "another"})):
             path = home / "runs" / "night" / name
