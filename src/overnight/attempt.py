@@ -28,7 +28,9 @@ OOM_STEP = 10
 OOM_MAX = 1000
 LOOK_EVERY_S = 10.0
 YOUNG_S = 5.0
-EXIT_PATIENCE_S = 60.0
+EXIT_PATIENCE_S = 15.0
+WISH_PATIENCE_S = 5.0
+WITHDRAWN_S = 1.0
 LEAST_LOOK_S = 0.02
 
 
@@ -50,12 +52,14 @@ class Attempt:
         self.looked_at = 0.0
         self.leads_on = True
         self.gone_at: float | None = None
+        self.wished_at = boot_clock()
+        self.withdrawn_at: float | None = None
         self.exit: Exit | None = None
         self.ended_s: float | None = None
 
     def request(self, position: tuple[int, int], keepers: Keepers) -> None:
         """Write the start request down and wake the shim. Doing it again changes nothing."""
-        if not self.files.start_json.exists():
+        if self.withdrawn_at is None and not self.files.start_json.exists():
             self.files.path.mkdir(mode=0o700, exist_ok=True)
             self.wake.watch_folder(self.files.path)  # before the shim can see the wish: its answer comes at once
             write_json(self.files.start_json, self._order(position), fsync=True)
@@ -102,9 +106,21 @@ class Attempt:
         found = processes.exit_of(handle, self.command.pid) if handle is not None else None
         return self._ended(found or Exit(at=time.time()))
 
-    def give_up(self) -> None:
-        """Nobody is left to start the command: guard and shim were killed before they could."""
-        self._ended(Exit(at=time.time()))
+    def withdraw(self) -> bool:
+        """Take the wish back if it has not been fulfilled for some seconds; True once the command can start no more.
+
+        A shim that has forked just now is not cut off: its child finds no start.json, or started.json names it.
+        """
+        now = boot_clock()
+        if self.withdrawn_at is None and now - self.wished_at >= WISH_PATIENCE_S:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.start_json.rename(self.files.start_json.with_suffix(".withdrawn"))
+            self.withdrawn_at = now
+        return self.withdrawn_at is not None and now - self.withdrawn_at >= WITHDRAWN_S
+
+    def give_up(self, text: str) -> None:
+        """The command will never start; ``text`` says why."""
+        self._ended(Exit(at=time.time(), text=text))
 
     def recall(self, told: dict[str, Any] | None) -> None:
         """Take over from the journal how a training process below the command ended, if that was of this attempt."""

@@ -59,7 +59,8 @@ def find_home(environ: Mapping[str, str] = os.environ) -> str:
     found = os.path.expanduser(asked)
     if found.startswith("~"):  # somebody unknown here, or a container's user without a name and without HOME
         raise UsageError(f"there is no home folder for runs in {asked}; set OVERNIGHT_HOME to a folder")
-    return os.path.join(os.getcwd(), found)
+    # A working folder that was deleted has no name, and an absolute home needs none.
+    return found if os.path.isabs(found) else os.path.join(os.getcwd(), found)
 
 
 # -- many runs -------------------------------------------------------------------------------------------------------

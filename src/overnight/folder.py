@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -83,14 +84,22 @@ def encode_json(value: Any) -> bytes:
         return json.dumps(value).encode() + b"\n"
 
 
+def read_regular(path: Path) -> bytes:
+    """Return a file's bytes; OSError if it is none, so that a pipe under its name holds nobody up for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a third of what Path.read_bytes costs
+    try:
+        look = os.fstat(handle)
+        if not stat.S_ISREG(look.st_mode):
+            raise PermissionError(errno.EPERM, "it is not a regular file", str(path))
+        return os.read(handle, look.st_size + 1)
+    finally:
+        os.close(handle)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in ``path``; None if there is no such file; FolderError if it is not a JSON object."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of what Path.read_bytes costs
-        try:
-            text = os.read(handle, os.fstat(handle).st_size + 1)
-        finally:
-            os.close(handle)
+        text = read_regular(path)
     except FileNotFoundError:
         return None
     except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
@@ -244,10 +253,19 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def drop_request(folder: RunFolder, kind: str, **details: Any) -> Path:
-    """Put one request into the inbox; the supervisor takes it from there (or the next one, if this one is dead)."""
+    """Put one request into the inbox; the supervisor takes it from there (or the next one, if this one is dead).
+
+    On a full disk the ballast is given up for it: it lies there for what must be written all the same.
+    """
     at = time.time()
     path = folder.inbox / f"{time.time_ns()}-{os.getpid()}-{kind}.json"
-    write_json(path, {"kind": kind, "at": at, **details}, fsync=True)
+    request = {"kind": kind, "at": at, **details}
+    try:
+        write_json(path, request, fsync=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not folder.drop_ballast():
+            raise
+        write_json(path, request, fsync=True)
     return path
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from overnight.events import Request
 from overnight.facts import Facts
-from overnight.folder import RunFolder
+from overnight.folder import RunFolder, read_regular
 from overnight.waking import Woke
 
 
@@ -42,7 +42,9 @@ class Inbox:
         for name in names:
             path = self.path / name
             try:
-                data = path.read_bytes()
+                data = read_regular(path)
+            except PermissionError:
+                data = b""  # a pipe, a folder: nothing that a client of ours has dropped
             except OSError:
                 self.postponed = True  # no descriptors left, or a disk that fails: a stop must not be lost for that
                 continue
@@ -50,6 +52,13 @@ class Inbox:
             if request is not None:
                 yield request, self.facts.fresh_request(name, request)
             _remove(path)
+
+    def waiting(self) -> bool:
+        """Say whether there are requests that have not been dealt with."""
+        try:
+            return any(name.endswith(".json") for name in os.listdir(self.path))
+        except OSError:
+            return False
 
     def postpone(self) -> None:
         """Leave the requests where they are: there is nothing yet that could be stopped."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,12 +18,13 @@ from typing import Any
 
 import msgspec
 
-from overnight import __version__
+from overnight import __version__, clearing, processes
 from overnight.engines import Placement
 from overnight.engines.environment import clean_environment
 from overnight.engines.local import Local
 from overnight.errors import FolderError, LaunchError, UsageError
 from overnight.folder import RunFolder, boot_id, check_name, machine_id, read_json, utc, write_json
+from overnight.lifecycle import ENDED
 from overnight.snapshot import FORMAT
 from overnight.spec import RunSpec
 
@@ -51,9 +53,13 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
     try:
         Local().start(Placement(run_dir=folder.path, supervisor_argv=tuple(supervisor_argv(folder)), env=environ))
         started = _await_command(folder)
+    except LaunchError:
+        revoke(folder)  # what was said not to have started must not start later
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     except BaseException:
         if not _placed(folder):
-            _forget(folder)
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
     pid = None if started is None else int(started["pid"])
     _settle(folder, settle_s)
@@ -63,6 +69,16 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
 def user_environment() -> dict[str, str]:
     """Return the environment as the user has it: without what our own tool environment put in front of it."""
     return clean_environment(dict(os.environ), prefix=Path(sys.prefix), base_prefix=Path(sys.base_prefix))
+
+
+def revoke(folder: RunFolder) -> None:
+    """End guard, shim, supervisor and whatever they have started, so that nothing of the run is left or can come."""
+    written = read_json(folder.shim_json) or {}
+    for role in ("guard", "shim", "supervisor"):  # from the top, or the one above would take its work over
+        one = written.get(role)
+        if isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("start_ticks"), int):
+            processes.send(one["pid"], one["start_ticks"], signal.SIGKILL)
+    clearing.kill_all([], run_dir=folder.path)
 
 
 def adopt(folder: RunFolder) -> None:
@@ -108,7 +124,7 @@ def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
     try:
         write_json(folder.run_json, _asked(spec, origins, now), fsync=True)
     except OSError as error:
-        _forget(folder)
+        shutil.rmtree(folder.path, ignore_errors=True)
         raise UsageError(
             f"{folder.path} cannot be written: {error.strerror}; free some space or set OVERNIGHT_HOME"
         ) from error
@@ -140,7 +156,7 @@ def _await_command(folder: RunFolder) -> dict[str, Any] | None:
     until = time.monotonic() + PLACED_WITHIN_S
     while time.monotonic() < until:
         started = read_json(files.started_json)
-        if started is not None or files.exit_json.exists():
+        if started is not None or files.exit_json.exists() or _over(folder):
             return started
         time.sleep(0.01)
     said = ""
@@ -150,6 +166,11 @@ def _await_command(folder: RunFolder) -> dict[str, Any] | None:
     raise LaunchError(
         f"the command was not started within {PLACED_WITHIN_S:g} s; see {folder.path}: {said or 'no reason given'}"
     )
+
+
+def _over(folder: RunFolder) -> bool:
+    """Say whether the run has ended without having been started: somebody stopped it first."""
+    return (read_json(folder.status_json) or {}).get("state") in ENDED
 
 
 def _settle(folder: RunFolder, settle_s: float) -> None:
@@ -162,8 +183,3 @@ def _settle(folder: RunFolder, settle_s: float) -> None:
 
 def _placed(folder: RunFolder) -> bool:
     return folder.attempt(1).started_json.exists() or folder.attempt(1).exit_json.exists() or folder.shim_json.exists()
-
-
-def _forget(folder: RunFolder) -> None:
-    """Take back a folder in which nothing has ever run."""
-    shutil.rmtree(folder.path, ignore_errors=True)

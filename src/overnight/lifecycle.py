@@ -284,7 +284,7 @@ def _failure(how: Exit, target: Exit | None) -> tuple[str, str]:
         cause, text = _failure(target, None)
         return cause, f"{describe(how)}: the training process below it {text}"
     if how.exit_code is None and how.signal is None:
-        return "unknown_kill", "ended while nobody could learn its exit status"
+        return "unknown_kill", how.text or "ended while nobody could learn its exit status"
     if how.signal == "SIGKILL":
         return "unknown_kill", (
             "was killed by SIGKILL from outside; "

@@ -275,11 +275,25 @@ def read_reaped(data: bytes) -> list[Reaped]:
     return found
 
 
+def _send_without_pidfd(pid: int, start_ticks: int, number: int) -> bool:
+    """Send without a descriptor to spare: the pid could change hands between the look and the signal, but hardly."""
+    known = stat(pid)
+    if known is None or known.start_ticks != start_ticks or known.dead:
+        return False
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
 def send(pid: int, start_ticks: int, number: int) -> bool:
     """Send a signal to exactly this process; False if it is gone, has ended, or may not be signalled."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return _send_without_pidfd(pid, start_ticks, number)
         return False
     try:
         known = stat(pid)

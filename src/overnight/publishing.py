@@ -1,7 +1,7 @@
 """Keeps status.json up to date: what is in it, and how often it is written.
 
-With a line a second, building and publishing it each time would be most of what watching costs. So it is written at once
-only when something happened, and now and then when only figures moved.
+With a line a second, building and publishing it each time would be most of what watching costs. So it is written at
+once only when something happened, and now and then when only figures moved.
 """
 
 from __future__ import annotations

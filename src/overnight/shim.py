@@ -317,11 +317,18 @@ class Keeper:
             return True
         return self.over_since is not None and time.monotonic() > self.over_since + LEFT_S
 
+    def free_ballast(self, error: OSError) -> None:
+        """Give up the space that the run folder keeps for what must be written on a full disk."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            with contextlib.suppress(OSError):
+                os.unlink(self.run_dir + "/evidence/ballast")
+
     def publish_exit(self, pid: int, text: str) -> bool:
         """Write exit.json of the current attempt; False, and a retry, if that failed."""
         try:
             publish(f"{self.attempt}/exit.json", f'{{"pid": {pid}, {text}, "at": {time.time():.6f}}}\n', sync=True)
         except OSError as error:
+            self.free_ballast(error)
             self.failures += 1
             if self.failures == 1:
                 say(f"exit.json cannot be written, trying again: {error}")
@@ -372,7 +379,8 @@ class Keeper:
                     self.reaped.clear()
                 finally:
                     os.close(handle)
-        except OSError:
+        except OSError as error:
+            self.free_ballast(error)
             self.later()
 
     def clear(self) -> None:

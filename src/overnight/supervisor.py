@@ -124,7 +124,7 @@ class Supervisor:
         if self.attempt is not None and self.asked.rebooted:
             self._happen(Rebooted())
         elif self.attempt is not None and self.order is not None:
-            self.stopping = self._stopping(self.attempt)
+            self.stopping = Stopping(spec=self.spec, attempt=self.attempt, keepers=self.keepers, say=self.facts.say)
             self.monitor.state = stopping_again(self.monitor.state, self.stopping.resume(self.order))
         # As if by the timer: what happened while no supervisor lived has not been told to this one.
         self.turn(Woke(log=False, names=frozenset(), exits=frozenset(), signals=()))
@@ -160,7 +160,7 @@ class Supervisor:
         if not self.adopting:
             attempt.request(self.intake.log.position(), self.keepers)
         elif not self.keepers.alive():
-            attempt.give_up()
+            attempt.give_up("guard and shim were killed before they could start the command")
         return False
 
     def _timeout_s(self) -> float:
@@ -224,10 +224,15 @@ class Supervisor:
         if signal.SIGTERM in woke.signals or signal.SIGINT in woke.signals:
             self.facts.say("request", kind="stop", by="scheduler", signal=True)
             self.signalled_at = time.time()
-        if self.monitor.state.state == "starting":
-            self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
-            return
-        ended = self.attempt is not None and self.attempt.exit is not None
+        attempt = self.attempt
+        if self.monitor.state.state == "starting" and attempt is not None and attempt.exit is None:
+            wanted = self.signalled_at is not None or self.inbox.waiting()
+            if not wanted or not attempt.withdraw():
+                self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
+                return
+            attempt.give_up("stopped before the command could be started")
+        never = attempt is not None and attempt.withdrawn_at is not None
+        ended = attempt is not None and attempt.exit is not None and not never
         if self.signalled_at is not None and not ended:
             self._happen(Request(kind="stop", by="scheduler", at=self.signalled_at))
         self.signalled_at = None
@@ -344,7 +349,7 @@ class Supervisor:
             )
             attempt.request(self.intake.begin_attempt(action.attempt), self.keepers)
         elif isinstance(action, Stop) and attempt is not None and attempt.command is not None and attempt.exit is None:
-            self.stopping = self._stopping(attempt)
+            self.stopping = Stopping(spec=self.spec, attempt=attempt, keepers=self.keepers, say=self.facts.say)
             self.stopping.begin(action.order)
         elif isinstance(action, Climb) and self.stopping is not None:
             self.stopping.urge(at_once=action.now)
@@ -353,15 +358,13 @@ class Supervisor:
         elif isinstance(action, End):
             self.facts.say("ended", state=action.state, cause=action.cause, text=self.monitor.state.cause_text)
 
-    def _stopping(self, attempt: Attempt) -> Stopping:
-        return Stopping(spec=self.spec, attempt=attempt, keepers=self.keepers, say=self.facts.say)
-
     # -- 7. storing --------------------------------------------------------------------------------------------------
 
     def _store(self) -> None:
         now = boot_clock()
         moved = self.intake.dirty
-        if moved and (now - self.committed_at >= COMMIT_EVERY_S or len(self.intake.pending) >= COMMIT_RECORDS):
+        much = bool(self.intake.judged) or len(self.intake.pending) >= COMMIT_RECORDS
+        if moved and (much or now - self.committed_at >= COMMIT_EVERY_S):
             self.committed_at = now
             self.intake.commit()
             self.facts.sync()
@@ -381,6 +384,7 @@ def main(argv: list[str] | None = None) -> int:
     adopting = "--adopt" in words
     folder = RunFolder(Path(words[-1]))
     said: Exception
+    os.umask(0o077)
     try:
         return Supervisor(folder, adopting=adopting).run()
     except Owned as error:

@@ -27,7 +27,7 @@ from overnight.folder import RunFolder, write_json
 from overnight.lifecycle import RunState
 from overnight.readers.pattern import Pattern
 from overnight.rules import divergence
-from overnight.spec import RunSpec
+from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
 from overnight.tail import Line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,7 +223,7 @@ def test_every_rule_is_documented_with_its_action() -> None:
 
 def test_the_thresholds_of_divergence_are_documented() -> None:
     row = table(own_text("reference.md", "Rules").split("| Action |")[0])["divergence"]
-    assert f" {wiring.LANGUAGE_MODEL_MAX_LOSS:g} " in row[-1]
+    assert f" {LANGUAGE_MODEL_MAX_LOSS:g} " in row[-1]
     why = section("reference.md", "Why healthy runs are not ended")
     assert f"only by {divergence.ARMED_AFTER} losses" in " ".join(why.split())
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,8 @@ def paused_supervisor(home: Path, name: str, after_s: float) -> int:
 
     pid = until(made, "a supervisor")
     time.sleep(after_s)
-    os.kill(pid, signal.SIGSTOP)
+    with contextlib.suppress(ProcessLookupError):  # so late that it had done its work already
+        os.kill(pid, signal.SIGSTOP)
     return pid
 
 
@@ -45,7 +48,8 @@ def test_a_nan_on_the_first_line_ends_a_run_whose_supervisor_was_slow(runs: Runs
     with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launching:
         pid = paused_supervisor(home, "late", after_s)
         time.sleep(0.4)
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
         launching.wait(20)
     run = runs.run("late")
     assert run.wait() == 104
@@ -168,3 +172,106 @@ def test_save_false_reaches_the_disk_on_the_ballast(runs: Runs, home: Path, work
     finally:
         runs.end()
         subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+@pytest.fixture
+def small_disk(home: Path, runs: Runs) -> Iterator[Callable[[int], Path]]:
+    """Return a function that makes ``home`` a disk of its own with so many bytes left; it returns the filler."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    home.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(home)], check=False).returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+
+    def fill(left: int) -> Path:
+        filler = home / "filler"
+        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while True:
+                stream.write(b"x" * 4096)
+        os.truncate(filler, filler.stat().st_size // 4096 * 4096 - left)
+        return filler
+
+    yield fill
+    runs.end()
+    subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def test_a_launch_that_failed_starts_nothing_later(
+    runs: Runs, small_disk: Callable[[int], Path], work: Path, tmp_path: Path
+) -> None:
+    filler = small_disk(24 << 10)
+    log = tmp_path / "late.log"
+    done = runs.overnight(
+        "run", "--name", "late", "--settle", "0", "--log", log, "--", "sh", "-c", "echo TRAINING; sleep 30"
+    )
+    assert done.returncode != 0
+    filler.unlink()
+    time.sleep(3.0)
+    assert b"TRAINING" not in read(log)
+    assert json.loads(runs.overnight("ls", "--json").stdout) == []
+
+
+def test_a_full_home_keeps_no_stop_away(runs: Runs, small_disk: Callable[[int], Path], tmp_path: Path) -> None:
+    log = tmp_path / "full.log"
+    run = runs.start("full", *toy("--steps", 100000, "--dt", 0.02, "--handle", "int"), flags=("--log", log))
+    until(lambda: b"step: 3," in read(log), "the first steps")
+    until((run.folder / "evidence" / "ballast").exists, "the ballast")
+    small_disk(0)
+    began = time.monotonic()
+    done = run.stop()
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 20
+    assert (run.status["state"], run.status["cause"]) == ("stopped", "user")
+
+
+def test_what_cannot_start_can_be_stopped(runs: Runs, home: Path) -> None:
+    """The shim hangs (as it would without descriptors or processes to be had): the wish is taken back."""
+    environ = {**os.environ, "OVERNIGHT_HOME": str(home)}
+    argv = [
+        sys.executable,
+        "-m",
+        "overnight",
+        "run",
+        "--name",
+        "stuck",
+        "--settle",
+        "0",
+        "--",
+        "touch",
+        str(home / "ran"),
+    ]
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launching:
+        until(lambda: kept(home, "stuck").get("supervisor"), "a supervisor")
+        shim = kept(home, "stuck")["shim"]["pid"]
+        os.kill(shim, signal.SIGSTOP)
+        run = runs.run("stuck")
+        try:
+            until((run.folder / "attempts" / "001" / "start.json").exists, "the wish")
+            assert not (run.folder / "attempts" / "001" / "started.json").exists()
+            assert run.stop().returncode == 0
+            assert (run.status["state"], run.status["cause"]) == ("stopped", "user")
+        finally:
+            os.kill(shim, signal.SIGCONT)
+            launching.wait(10)
+    until(lambda: not alive(shim), "the end of the shim")
+    assert run.status["state"] == "stopped"
+    assert not (home / "ran").exists()
+
+
+def test_a_pipe_in_the_inbox_holds_nobody_up(runs: Runs, home: Path) -> None:
+    run = started(runs)
+    os.mkfifo(run.folder / "inbox" / "d.json")
+    time.sleep(0.5)
+    assert run.stop().returncode == 0
+    assert (run.status["state"], run.status["cause"]) == ("stopped", "user")
+
+
+def test_a_deleted_working_folder_needs_no_name(runs: Runs, home: Path, work: Path) -> None:
+    run = started(runs)
+    gone = work / "gone"
+    gone.mkdir()
+    script = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m overnight stop night"
+    environ = {**os.environ, "OVERNIGHT_HOME": str(home)}
+    done = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert run.status["state"] == "stopped"

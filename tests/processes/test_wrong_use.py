@@ -134,6 +134,7 @@ def test_one_of_two_at_the_same_time_wins(place: Home) -> None:
         ["--steps", "0"], ["--steps", "-3"], ["--grace", "-5s"], ["--grace", "soon"], ["--max-hours", "0"],
         ["--max-hours", "-1"], ["--max-loss", "nan"], ["--action", "nonfinite"], ["--action", "nonfinite=explode"],
         ["--action", "nosuchrule=stop"], ["--stop-signal", "hup"], ["--pattern", "("], ["--pattern", "loss (.*)"],
+        ["--pattern", "(?P<foo>.*)"],
         ["--layers", "0"], ["--foreground", "--follow"], ["--log", "/dev/null"], ["--log", "/"],
         ["--log", "/nonexistent/x.log"],
         ["--checkpoints", ""],
@@ -142,6 +143,20 @@ def test_one_of_two_at_the_same_time_wins(place: Home) -> None:
 )  # fmt: skip
 def test_flags_that_are_none(place: Home, flags: list[str]) -> None:
     refused(place, "run", *flags, "--", "sleep", "100")
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file", "explain"])
+def test_a_pattern_that_no_reader_could_use(place: Home, way: str) -> None:
+    """Settings and reader ask the same function: what is taken here can never keep a supervisor from living."""
+    bad = r"(?P<foo>\d+)"
+    flags = ["--pattern", bad] if way in ("flag", "explain") else []
+    if way == "explain":
+        flags.append("--explain")
+    if way == "file":
+        (place.work / "overnight.toml").write_text(f"pattern = '{bad}'\n")
+    text = refused(place, "run", *flags, "--", "true", env={"OVERNIGHT_PATTERN": bad} if way == "variable" else None)
+    assert f"pattern '{bad}'" in text
+    assert "names neither step nor loss" in text
 
 
 def test_unknown_keys_of_a_file(place: Home) -> None:
@@ -387,3 +402,57 @@ def test_run_folder_removed_under_a_live_run(place: Home) -> None:
     sentence(place.call("status", "hurt"), 102)
     until(lambda: "longest step" in log.read_text(), "the training reaches its end")
     until(lambda: not [pid for pid in place.processes() if living(pid)], "nobody stays", limit_s=40)
+
+
+# -- a run that no supervisor can keep ---------------------------------------------------------------------------------
+
+
+def hopeless(place: Home, name: str) -> Run:
+    """Return a live run that lost its supervisor and, with a run.json in which nothing is known, gets no other."""
+    run = place.toy(name, "--steps", "100000", "--dt", "0.02", "--ignore-int", "--ignore-term", "--spawn", "2")
+    run.until(lambda seen: (seen.get("records") or 0) > 3, "records")
+    (run.path / "run.json").write_text("{ not what it was")
+    os.kill(run.pid("supervisor"), signal.SIGKILL)
+    return run
+
+
+@pytest.mark.timeout(90)
+def test_stop_now_ends_a_run_that_no_supervisor_can_keep(place: Home) -> None:
+    run = hopeless(place, "lost")
+    good = place.toy("good", "--steps", "100000", "--dt", "0.02")
+    said = place.call("stop", "lost", "--now", timeout=60)
+    assert said.returncode == 1, said.stderr
+    assert "Traceback" not in said.stderr
+    assert "no supervisor of lost can live" in said.stderr
+    last = said.stderr.strip().splitlines()[-1]
+    assert last.startswith("overnight: every process of lost has been killed, but its end cannot be written down")
+    assert str(run.path / "run.json") in last
+    assert [pid for pid in place.processes() if f"{run.path}".encode() in environ_and_words(pid)] == []
+    assert living(good.child())
+    refused(place, "clean", "lost", runs=2)
+    assert place.call("clean", "lost", "--force").returncode == 0
+    assert not run.path.exists()
+
+
+def environ_and_words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.timeout(90)
+def test_stop_now_does_not_wait_for_a_supervisor_that_comes_back_only_every_30_s(place: Home) -> None:
+    run = place.toy("lost", "--steps", "100000", "--dt", "0.02", "--ignore-int", "--ignore-term", "--spawn", "2")
+    run.until(lambda seen: (seen.get("records") or 0) > 3, "records")
+    (run.path / "run.json").rename(run.path / "aside")
+    os.kill(run.pid("supervisor"), signal.SIGKILL)
+    until(lambda: load(run.path / "shim.json")["unguarded"], "five deaths", limit_s=30.0)
+    (run.path / "aside").rename(run.path / "run.json")
+    said = place.call("stop", "lost", "--now", timeout=60)
+    assert said.returncode == 0, said.stderr
+    assert "ending its processes from here" in said.stderr
+    status = run.status()
+    assert status["state"] in ("stopped", "failed")
+    assert status["signal"] == "SIGKILL"
+    run.gone()

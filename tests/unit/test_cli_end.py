@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from overnight import cli
-from overnight.folder import RunFolder, boot_id, write_json
+from overnight.cli.notice import StopNews
+from overnight.clocks import boot_clock
+from overnight.folder import Journal, RunFolder, boot_id, write_json
 
 
 @pytest.fixture
@@ -55,7 +57,8 @@ def test_wait_exits_by_the_table(
 ) -> None:
     make(home, "r", {"state": state, "cause": cause, "cause_text": "because"})
     assert cli.main(["wait", "r"]) == code
-    assert capsys.readouterr().out == f"r {state} ({cause}): because\n"
+    advice = "  see `overnight logs r -n 20`\n" if state in ("failed", "gave_up") else ""
+    assert capsys.readouterr().out == f"r {state} ({cause}): because\n{advice}"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,69 @@ def test_wait_gives_up_with_101(home: Path, capsys: pytest.CaptureFixture[str]) 
     make(home, "r", {"state": "running"}, kept=True)
     assert cli.main(["wait", "--timeout", "0.05s"]) == 101
     assert "still running" in capsys.readouterr().err
+
+
+def test_wait_may_only_look(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", {"state": "running"}, kept=True)
+    assert cli.main(["wait", "--timeout", "0"]) == 101
+    assert "still running" in capsys.readouterr().err
+
+
+def test_a_wait_for_a_run_that_nobody_can_keep_says_why(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "r", {"state": "running"})
+    write_json(folder.shim_json, {"boot_id": boot_id(), "shim": me(), "unguarded": True})
+    folder.supervisor_log.write_text('{"error": "the disk is odd"}\n')
+    for words, way_out in ((["wait", "--timeout", "3.5s"], True), (["stop", "--now"], False)):
+        later = threading.Timer(3.0, lambda: write_json(folder.status_json, {"state": "stopped", "cause": "user"}))
+        if words[0] == "stop":
+            later.start()
+        assert cli.main(words) in (0, 101)
+        said = capsys.readouterr().err
+        assert "no supervisor of r can live, so nothing is judged or stopped" in said
+        assert f"{folder.supervisor_log} ends: the disk is odd" in said
+        assert ("overnight stop r --now" in said) is way_out
+        assert said.count("no supervisor") == 1
+    later.join()
+
+
+def test_stop_says_what_has_been_asked_of_whom(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "r", {"state": "stopping"}, kept=True)
+    write_json(folder.run_json, {"spec": {"grace_s": 60.0}})
+    folder.attempt(1).path.mkdir()
+    stop = {"rung": "asked", "signal": 2, "signalled": True, "targets": [[77, 1, "x"]], "began": boot_clock()}
+    write_json(folder.attempt(1).stop_json, stop)
+    ended = {"state": "stopped", "cause": "user", "signal": "SIGKILL"}
+    Journal(folder.journal).append("killed", 0.0, reason="grace of 12 s ran out", seconds=12.2)
+    later = threading.Timer(0.5, lambda: write_json(folder.status_json, ended))
+    later.start()
+    assert cli.main(["stop"]) == 0
+    later.join()
+    said = capsys.readouterr()
+    asked = "asked with SIGINT (pid 77); killed in 60 s unless it saves; Ctrl-C leaves, the stop goes on"
+    assert said.err == f"overnight: {asked}\n"
+    assert said.out == "r stopped (user)\n  killed after 12s: grace of 12 s ran out\n"
+
+
+def test_each_rung_is_told_once_with_what_comes_next(home: Path) -> None:
+    folder = make(home, "r", {"state": "stopping"})
+    news = StopNews(folder)
+    assert news.look() is None
+    folder.attempt(1).path.mkdir()
+    stop: dict[str, Any] = {"rung": "asked", "signal": 15, "signalled": False, "targets": []}
+    seen = []
+    for change in ({}, {"signalled": True}, {}, {"rung": "other"}, {"rung": "kill"}, {"rung": 7}, {"rung": []}):
+        stop |= change
+        write_json(folder.attempt(1).stop_json, stop)
+        seen.append(news.look())
+    assert seen == [
+        None,
+        ("asked with SIGTERM", "the other signal, SIGINT"),
+        None,
+        ("SIGINT was sent as well", "kill"),
+        ("killed", ""),
+        None,
+        None,
+    ]
 
 
 def test_stop_of_an_ended_run_is_0_and_asks_for_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +203,27 @@ def test_clean_wants_names_or_all(home: Path) -> None:
     assert cli.main(["clean"]) == cli.main(["clean", "r", "--all"]) == 2
     assert cli.main(["clean", "nosuch"]) == 102
     assert (home / "runs" / "r").exists()
+
+
+def test_clean_takes_no_beginning_of_a_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "night", {"state": "finished"})
+    assert cli.main(["clean", "nig"]) == 2
+    assert "the whole name is needed" in capsys.readouterr().err
+    assert folder.path.exists()
+
+
+def test_clean_by_force_takes_what_nobody_can_settle_but_nothing_that_lives(home: Path) -> None:
+    folder = make(home, "r", {"state": "running"}, kept=True)
+    assert cli.main(["clean", "r", "--force"]) == 2
+    write_json(folder.shim_json, {"boot_id": boot_id(), "shim": {**me(), "start_ticks": 1}})
+    folder.attempt(1).path.mkdir()
+    write_json(folder.attempt(1).started_json, me())
+    assert cli.main(["clean", "r", "--force"]) == 2
+    folder.attempt(1).started_json.unlink()
+    assert cli.main(["clean", "r"]) == cli.main(["clean", "--all", "--force"]) == 2
+    assert folder.path.exists()
+    assert cli.main(["clean", "r", "--force"]) == 0
+    assert not folder.path.exists()
 
 
 def test_a_damaged_run_goes_only_by_name_and_only_if_nothing_of_it_lives(home: Path) -> None:

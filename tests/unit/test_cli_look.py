@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight import cli, client
+from overnight import cli, client, lifecycle
 from overnight.cli import render
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, write_json
+from overnight.folder import RunFolder, boot_id, write_json
 
 FULL: dict[str, Any] = {
     "state": "stopped",
@@ -82,9 +83,9 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "131.1k",
         "97.798",
         "31.3% (whole run 31.3%), 6N over 8 x 312 TFLOP/s from --peak-tflops",
-        "124356864 from --params",
+        "124.4M from --params",
         "attempt 1, pid 4242, exit code 0",
-        "active 1h00m",
+        "ago), active 1h00m",
         "step 20 /data/ckpt-20 valid healthy",
         "/data/output.log",
         "critical nonfinite step 21 -> terminate: the loss is NaN",
@@ -97,13 +98,114 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
 
 
 def test_status_says_what_would_make_the_unknown_known(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(home, "new", {"state": "running", "unknown": {"tflops": "give --params"}})
+    unknown = {"tokens_per_second": "no progress line has named a time yet", "tflops": "give --params; give --layers"}
+    make(home, "new", {"state": "running", "unknown": unknown})
     cli.main(["status"])
     shown = capsys.readouterr().out
-    assert "TFLOP/s     unknown: give --params\n" in shown
-    assert "left        unknown: give --steps" in shown
+    assert "tokens/s    unknown: no progress line has named a time yet\n" in shown
+    folded = "unknown TFLOP/s, MFU, params, left: give --params, --layers, --tokens-per-step, --peak-tflops, --steps"
+    assert folded in " ".join(shown.split())
     assert "verdicts    none" in shown
     assert narrow(shown)
+
+
+def test_half_known_and_impossible_figures_are_called_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "odd", {**FULL, "mfu": 1.5, "mfu_avg": None, "loss_avg": None})
+    cli.main(["status"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "nan (window average unknown)" in shown
+    doubt = "(above 100%: check --params, --tokens-per-step, --peak-tflops, --devices)"
+    assert f"MFU 150.0% {doubt} (whole run unknown)" in shown
+
+
+def test_the_time_limit_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "night", {"state": "running", "active_s": 3600.0})
+    write_json(folder.run_json, {"spec": {"max_hours": 8.0}})
+    cli.main(["status"])
+    assert "limit       8h00m of active time (--max-hours), 7h00m left\n" in capsys.readouterr().out
+
+
+def test_a_live_run_has_been_active_until_now() -> None:
+    one = {"active_s": 10.0, "updated_at": "2026-01-01T00:00:00Z", "state": "running", "supervisor": {"alive": True}}
+    now = (render.epoch("2026-01-01T00:00:00Z") or 0.0) + 5.0
+    assert render._active_s(one, now) == 15.0
+    for other in ({"state": "finished"}, {"supervisor": {"alive": False}}, {"updated_at": None}):
+        assert render._active_s({**one, **other}, now) == 10.0
+
+
+def test_a_failed_run_shows_the_end_of_its_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "bad", None)
+    folder.output_log.write_text("old\n" * 9 + "".join(f"line {n}\n" for n in range(7)) + "\x1b[31m" + "x" * 200)
+    write_json(folder.run_json, {"log_start": 36, "spec": {}})
+    write_json(folder.status_json, {"state": "failed", "cause": "crash", "log": str(folder.output_log), "records": 0})
+    cli.main(["status"])
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    at = lines.index("  log ends")
+    assert lines[at + 1 : at + 6] == [*(f"    line {n}" for n in range(3, 7)), "    " + "x" * 76]
+    assert "see `overnight logs bad -n 20`" in shown
+    assert "no progress line was read (8 lines), so a NaN would not have been seen" in " ".join(shown.split())
+    assert narrow(shown)
+
+
+def test_a_run_of_which_nothing_is_read_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(home, "new", None)
+    state = {"state": "running", "log": str(folder.output_log), "records": 0}
+    write_json(folder.status_json, state)
+    folder.output_log.write_bytes(b"")
+    cli.main(["status"])
+    assert "none read as progress" not in capsys.readouterr().out
+    folder.output_log.write_bytes(b"hello\nworld\n")
+    cli.main(["status"])
+    said = "2 lines, none read as progress, so a NaN would not be seen: see `overnight logs new -n 5` and `--pattern`"
+    assert said in " ".join(capsys.readouterr().out.split())
+    folder.output_log.write_bytes(b"x\n" * (1 << 20))
+    cli.main(["status"])
+    assert "more than 524288 lines, none read" in capsys.readouterr().out
+    write_json(folder.status_json, {**state, "records": 1})
+    cli.main(["status"])
+    assert "none read as progress" not in capsys.readouterr().out
+
+
+def test_a_run_without_a_living_supervisor_says_what_it_said_last(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(home, "new", {"state": "running"})
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    me = {"pid": os.getpid(), "start_ticks": int(after_name[19])}
+    write_json(folder.shim_json, {"boot_id": boot_id(), "shim": me, "supervisor": None, "unguarded": True})
+    for log, said in (
+        ("", "says nothing"),
+        ('{"at": "x", "error": "the \\u001b[2Jdisk"}\n', "ends: the disk"),
+        ("Traceback\nKeyError: 1\n", "ends: KeyError: 1"),
+    ):
+        folder.supervisor_log.write_text(log)
+        cli.main(["status"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "unguarded: its supervisor died too often" in shown
+        assert f"supervisor.log {said}".replace(" ", "") in shown.replace(" ", "")  # a long path may be folded
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "end"),
+    [
+        ("loss is NaN at step 13", 14, "loss is NaN at step 13"),
+        ("because", 14, "because, at step 14"),
+        ("because of steps", 14, "because of steps, at step 14"),
+        (None, 14, ", at step 14"),
+    ],
+)
+def test_a_step_is_named_once(text: str | None, step: int, end: str) -> None:
+    one = {**dict.fromkeys(client.FIELDS), "name": "n", "state": "stopped", "cause": "x", "cause_text": text}
+    assert render.ending({**one, "step": step}).endswith(end)
+    assert render.ending({**one, "step": step}).count("at step") == 1
+
+
+@pytest.mark.parametrize("cause", ["user", "preempted", "wall_clock", "nonfinite", "divergence", "mine"])
+def test_a_run_stopped_by_a_health_rule_is_as_red_as_a_failed_one(cause: str) -> None:
+    one = {**dict.fromkeys(client.FIELDS), **FULL, "name": "n", "cause": cause, "foreign": False, "stale": False}
+    red = "\x1b[31m" in render.table([one], now=0.0, colours=True)
+    assert red is (lifecycle.exit_code("stopped", cause) == 104)
 
 
 def test_json_holds_full_precision_and_null_for_unknown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,9 @@ WRONG = {
     "run --json --follow -- true": "--json goes with neither",
     "run --name ../x -- true": "'../x' cannot name a run",
     "run --name=-x -- true": "'-x' cannot name a run",
+    "run --pattern (?P<foo>\\d+) -- true": "pattern '(?P<foo>\\d+)' (flag --pattern) names neither step nor loss",
+    "run --pattern (?P<foo>\\d+) --explain": "pattern '(?P<foo>\\d+)' (flag --pattern) names neither step nor loss",
+    "run --pattern ( -- true": "pattern '(' (flag --pattern) is not a regular expression: missing )",
     "run --log /dev/null -- true": "is not a regular file",
     "run -- nosuchcommand": "command not found: nosuchcommand (looked in PATH)",
     "run -- /": "is a directory",
@@ -59,6 +62,7 @@ WRONG = {
     "wait --timeout soon": "--timeout cannot be 'soon'",
     "logs -n -3": "--lines cannot be '-3'",
     "logs --raw --json": "not allowed with argument",
+    "clean --all --force": "--force goes with names",
     "demo --what": "unrecognized arguments",
 }
 
@@ -114,6 +118,19 @@ def test_explain_shows_every_setting_and_starts_nothing(home: Path, capsys: pyte
     assert len(rows) == len(options.SETTINGS)
     assert cli.main(["run", "--explain", "--", "nosuchcommand"]) == 2
     assert not home.exists()
+
+
+def test_explain_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--tokens-per-step", "512k", "--peak-tflops", "312.5", "--log", "x" * 40, "--explain"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in shown if not line.startswith(" ")}
+    assert rows["tokens-per-step"].split()[1] == "512000"
+    assert rows["peak-tflops"].split()[1] == "312.5"
+    assert rows["line-buffered"].split()[1] == "false"
+    at = shown.index(rows["log"])
+    assert rows["log"].endswith("x" * 40)
+    assert shown[at + 1] == " " * 54 + "flag --log"
+    assert {line.index("default") for line in shown if line.endswith(" default")} == {54}
 
 
 def test_an_unknown_environment_name_only_warns(

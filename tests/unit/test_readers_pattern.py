@@ -68,7 +68,7 @@ def test_several_matches_are_several_records_and_touching_ones_say_so() -> None:
         ("(?P<step>[0-9", "is not a regular expression"),
         ("(?P<step>a){99999999999999999999}", "is not a regular expression"),
         (r"step (\d+)", "has no named groups"),
-        (r"(?P<lr>\d+)", "at least one of"),
+        (r"(?P<lr>\d+)", r"--pattern '\(\?P<lr>\\d\+\)' names neither step nor loss: at least one of"),
     ],
 )
 def test_a_wrong_pattern_is_told_in_one_sentence(regex: str, words: str) -> None:

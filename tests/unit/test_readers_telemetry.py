@@ -155,10 +155,24 @@ def test_what_a_line_says(text: str, expected: dict[str, Any]) -> None:
         *("substep: 5, loss: 3", "tokens_per_step: 5, loss: 3", "step: 5, dt: 0.25", "step: 5, lossy: 3", "Step 5"),
         *("Saved checkpoint at step: 250, loss: 3.2", "Resuming from step: 100, loss: nan", "best step: 5, loss: 3"),
         "step: " + "9" * 30 + ", loss: 3",
+        *("previous run ended at step: 100, loss: nan", "checkpoint: step: 5, loss: inf", "# if step: 10, loss: nan"),
+        *("args: Namespace(step: 1, loss: nan)", "Note: step: 9, loss: nan would be bad"),
+        *("Gradient overflow, step: 43, loss: inf, skipping", "step: 42, loss: nan (skipped)"),
     ],
 )
 def test_what_is_no_record(text: str) -> None:
     assert Telemetry()(Line(text, 0), 0.0, 0) is None
+
+
+@pytest.mark.parametrize(
+    "value", ["tensor(nan)", "tensor(nan, device='cuda:0')", "np.float32(nan)", "tensor(nan, grad_fn=<MeanBackward0>)"]
+)
+def test_a_number_that_is_still_a_tensor_is_read(value: str) -> None:
+    for text in (f"step: 8, loss: {value}, dt: 0.25", f"step: 9, loss: {value}"):
+        (record,) = read(text)
+        assert math.isnan(record.loss or 0.0)
+    (plain,) = read(f"step: 8, loss: {value.replace('nan', '2.5')}, dt: 0.25")
+    assert (plain.loss, plain.dt_s) == (2.5, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,43 @@ def test_no_value_raises_anything_but_the_agreed_errors(raw: object) -> None:
 
 def test_patterns_and_switches() -> None:
     assert pattern(r"it (?P<step>\d+)")
-    for bad in ("(", "no groups", r"(\d+)", 3):
+    assert pattern(r"(?P<loss>\d+) (?P<foo>\d+)")
+    for bad in ("(", "no groups", r"(\d+)", r"(?P<foo>\d+)", 3):
         with pytest.raises(ValueError):  # noqa: PT011
             pattern(bad)
     assert [switch(raw) for raw in ("1", "Yes", True, "off", False)] == [True, True, True, False, False]
     with pytest.raises(KeyError):
         switch("perhaps")
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (r"(?P<foo>\d+)", "names neither step nor loss: at least one of"),
+        (r"it (\d+)", "has no named groups: write"),
+        (r"(?P<step>\d+", r"is not a regular expression: missing \), unterminated"),
+    ],
+)
+def test_a_wrong_pattern_is_refused_with_the_reason_wherever_it_stands(
+    place: dict[str, Any], bad: str, why: str
+) -> None:
+    sentence = "^" + re.escape(f"pattern '{bad}' (") + "{}" + re.escape(") ") + why
+    with pytest.raises(UsageError, match=sentence.format("flag --pattern")):
+        resolve(place, pattern=bad)
+    file = place["cwd"] / "overnight.toml"
+    file.write_text(f"pattern = '{bad}'\n")
+    with pytest.raises(UsageError, match=sentence.format(re.escape(str(file)))):
+        resolve(place)
+    place["environ"]["OVERNIGHT_PATTERN"] = bad
+    with pytest.raises(UsageError, match=sentence.format("OVERNIGHT_PATTERN")):
+        resolve(place)
+
+
+def test_a_refused_value_is_shown_as_it_was_written_and_on_one_line(place: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=re.escape(r"grace cannot be '\d' (flag")):
+        resolve(place, grace=r"\d")
+    with pytest.raises(UsageError, match=re.escape(r"grace cannot be 'a\nb' (flag")):
+        resolve(place, grace="a\nb")
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
@@ -317,9 +349,42 @@ def test_logs_must_be_regular_files_in_folders_that_exist(place: dict[str, Any])
 
 def test_checkpoints_may_not_exist_yet_but_must_not_be_a_file(place: dict[str, Any]) -> None:
     assert resolve(place, checkpoints="out").spec.checkpoints == str(place["cwd"] / "out")
+    (warning,) = resolve(place, checkpoints="out").warnings
+    assert warning.startswith(f"checkpoints (flag --checkpoints): {place['cwd']}/out does not exist yet; no save")
+    (place["cwd"] / "there").mkdir()
+    assert resolve(place, checkpoints="there").warnings == ()
     (place["cwd"] / "out").write_text("")
     with pytest.raises(UsageError, match="is not a folder"):
         resolve(place, checkpoints="out")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+@pytest.mark.parametrize("mode", [0o400, 0o200])
+def test_an_old_log_must_be_both_readable_and_writable(place: dict[str, Any], mode: int) -> None:
+    (place["cwd"] / "old.log").touch(mode)
+    with pytest.raises(UsageError, match="may not be both read and written"):
+        resolve(place, log="old.log")
+
+
+def test_line_buffering_needs_stdbuf(place: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"line-buffered \(flag --line-buffered\) needs the program stdbuf"):
+        resolve(place, line_buffered=True)
+    tool = Path(place["environ"]["PATH"]) / "stdbuf"
+    tool.touch(0o755)
+    assert resolve(place, line_buffered=True).spec.line_buffered
+
+
+def test_the_loss_limit_is_that_of_a_language_model_unless_one_is_asked_for(place: dict[str, Any]) -> None:
+    for flags, limit, shown in (
+        ({}, None, "none"),
+        ({"vocab_size": "50257"}, 20.0, "20 (a language model"),
+        ({"tokens_per_step": "1k"}, 20.0, "20 (a language model"),
+        ({"tokens_per_step": "1k", "max_loss": "12"}, 12.0, "12"),
+    ):
+        found = resolve(place, **flags)
+        assert found.spec.loss_limit() == limit
+        (value,) = [value for name, value, _ in settings.explain(found) if name == "max-loss"]
+        assert value.startswith(shown)
 
 
 def test_a_command_that_the_run_folder_could_not_hold_is_refused(place: dict[str, Any]) -> None:

@@ -319,7 +319,7 @@ def _places(one: Status, now: float, max_hours: object) -> list[tuple[str, str]]
     if one["attempt"] is not None:
         rows.append(("process", f"attempt {one['attempt']}, pid {figure(one['pid'], 12)}{_exit_words(one)}"))
     active_s = _active_s(one, now)
-    active = f", active for {span(active_s)}" if active_s is not None else ""
+    active = f", active {span(active_s)}" if active_s is not None else ""
     for label, at in (("started", one["started_at"] or one["created_at"]), ("ended", one["ended_at"])):
         moment = epoch(at)
         if moment is not None:

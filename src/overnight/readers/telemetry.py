@@ -32,7 +32,9 @@ _LOSS_NEXT = re.compile(rf"{_SPACE}[,|;:-]?{_SPACE}[lL]oss(?:(?P<colon>{_COLON})
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}"
 _END = r"(?=[\s;|)}\]]|,(?![0-9])|$)"
-_AMOUNT = rf"(?P<number>{NUMBER})(?:[ ]?(?P<unit>{UNIT})(?!{_SPACE}[:=]))?{_END}"
+# What Python prints of a number that is still a tensor or an array: tensor(2.31, device='cuda:0'), np.float32(2.31)
+_WRAPPED = r"(?:(?:tensor|np\.float(?:16|32|64)|Array|DeviceArray)\()?"
+_AMOUNT = rf"{_WRAPPED}(?P<number>{NUMBER})(?:[ ]?(?P<unit>{UNIT})(?!{_SPACE}[:=]))?{_END}"
 _TEXT = rf"(?P<text>(?!{_WORD}{_SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
 _VALUE = re.compile(rf"{_AMOUNT}|{_TEXT}")
 _FIELD = re.compile(
@@ -49,9 +51,14 @@ _EVAL_WORDS = re.compile(
 )
 # sentences about a step that is over: they repeat its numbers and are no progress
 _RETELLING = re.compile(
-    r"(?<![A-Za-z])(?:checkpoint|saved|saving|resum\w{1,8}|restor\w{1,8}|load\w{1,8}|skip\w{0,8}|best)(?![A-Za-z])",
+    r"(?<![A-Za-z])(?:checkpoint|saved|saving|resum\w{1,8}|restor\w{1,8}|load\w{1,8}|skip\w{0,8}|best|previous|prior"
+    r"|ended|crashed|namespace|overflow|note|if|when)(?![A-Za-z])",
     re.IGNORECASE,
 )
+# What looks like a logger's name and is none: `checkpoint: step: 5, loss: 2`
+_RETELLER = re.compile(r"(?<![A-Za-z])(?:checkpoint|ckpt|note|overflow|previous)[:=]? ?$", re.IGNORECASE)
+# An update that a loss scaler or the script itself has left out says nothing about the weights.
+_LEFT_OUT = re.compile(r"(?<![A-Za-z])skipp(?:ed|ing)(?![A-Za-z])", re.IGNORECASE)
 _LOSSES = frozenset({"loss", "train_loss", "val_loss"})
 _MOST_EXTRA = 256
 _LONGEST_TEXT = 256
@@ -132,7 +139,7 @@ def _read(
     """Return the record of one segment and its numbers' places (None if they are not all of it), or no record."""
     mark = segment.mark
     loss_next = _LOSS_NEXT.match(line.text, mark.end(), segment.end)
-    if (mark["colon"] is None and loss_next is None) or _RETELLING.search(segment.sentence):
+    if (mark["colon"] is None and loss_next is None) or _retold(segment, line.text):
         return None, None
     fields = _Fields(line.text, mark.end(), segment.end, loss_next)
     values = fields.values
@@ -174,6 +181,13 @@ def _read(
         else:
             slots.append(slot._replace(field="", key=slot.field) if slot.field in _LOSSES else slot)
     return record, slots
+
+
+def _retold(segment: Segment, text: str) -> bool:
+    """Say whether the line only speaks of a step: of one saved, resumed from, skipped, or of what would be done."""
+    if _RETELLING.search(segment.sentence) or _RETELLER.search(segment.before):
+        return True
+    return _LEFT_OUT.search(text, segment.mark.end(), segment.end) is not None
 
 
 def _kind(values: dict[str, float | None], *, evaluating: bool) -> tuple[Literal["train", "eval"] | None, str]:
