@@ -114,7 +114,7 @@ class Attempt:
         now = boot_clock()
         if self.withdrawn_at is None and now - self.wished_at >= WISH_PATIENCE_S:
             with contextlib.suppress(FileNotFoundError):
-                self.files.start_json.rename(self.files.start_json.with_suffix(".withdrawn"))
+                self.files.start_json.rename(self.files.start_withdrawn)
             self.withdrawn_at = now
         return self.withdrawn_at is not None and now - self.withdrawn_at >= WITHDRAWN_S
 

@@ -182,6 +182,7 @@ class AttemptFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.start_json = path / "start.json"
+        self.start_withdrawn = path / "start.withdrawn"
         self.stop_json = path / "stop.json"
         self.started_json = path / "started.json"
         self.exit_json = path / "exit.json"

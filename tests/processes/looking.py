@@ -202,7 +202,7 @@ class Runs:
     def start(self, name: str, *command: object, flags: Sequence[object] = (), log: str = "") -> Run:
         """Start a run; with ``log`` wait until its log contains that. One that ends at once must say so by its code."""
         done = self.overnight("run", "--name", name, "--settle", "0.05", *flags, "--", *command)
-        assert ": started, pid " in done.stdout, done.stderr + done.stdout
+        assert "\n  executable  " in done.stdout + done.stderr, done.stderr + done.stdout
         run = Run(self, name)
         assert done.returncode == 0 or done.returncode == run.wait(), done.stderr + done.stdout
         if log:

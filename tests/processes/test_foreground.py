@@ -36,9 +36,15 @@ def test_two_control_c_for_a_script_that_hangs(runs: Runs) -> None:
     run.wrote("step: 3,")
     terminal.type(b"\x03")
     until(lambda: run.facts("stopping"), "the first signal")
+    until(lambda: b"Ctrl-C again: " in terminal.shown, "what comes next")
     terminal.type(b"\x03")
     assert terminal.wait() == 103
     assert run.status["signal"] == "SIGTERM"
+    shown = b" ".join(terminal.shown.split()).decode()
+    assert "overnight: night is asked to stop" in shown
+    assert f"asked with SIGINT (pid {run.status['pid']}); killed in 60 s unless it saves; " in shown
+    assert "Ctrl-C again: the other signal, SIGTERM" in shown
+    assert "overnight: night is asked to stop again; a save that has begun is waited for" in shown
 
 
 def requested(run: Run, count: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from overnight import cli, client
 from overnight.cli.follow import BLOCK, LONGEST_LINE, Follower, Lines, offset_of_last
-from overnight.cli.logs import shown_lines
+from overnight.cli.logs import View, shown_lines
 from overnight.cli.render import clean_line
 from overnight.folder import RunFolder, write_json
 
@@ -226,3 +227,14 @@ def test_without_a_log_field_the_usual_place_is_meant(folder: RunFolder, capsys:
     assert cli.main(["logs"]) == 0
     assert capsys.readouterr().out == "here\n"
     assert client.find_home() == os.environ["OVERNIGHT_HOME"]
+
+
+def test_a_terminal_without_a_size_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = os.openpty()  # a new one has 0 columns
+    one = {**dict.fromkeys(client.FIELDS), "name": "night", "state": "running", "step": 7}
+    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as screen:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        View(bar=True).below(one, "x" * 100)
+        shown = screen.read(1000).decode()
+    assert shown.startswith("\r\x1b[Knight | running | step 7 | xxx")
+    assert len(shown.removeprefix("\r\x1b[K")) == 79
