@@ -198,10 +198,11 @@ class Supervisor:
         for verdict in self.intake.read(clock=boot_clock()):
             self._judge(verdict)
         self._look_at_saves()
-        followed = tuple((source.handle, source.inode) for source in self.intake.log.sources)
+        followed = tuple((source.source, source.handle) for source in self.intake.log.sources)
         if followed != self.watched_logs:  # all of them: a renamed log is written to until its writer opens a new one
             self.watched_logs = followed
-            for handle, _ in followed:
+            self.committed_at = 0.0  # and at once: a renamed log is found again by what is stored of it
+            for _, handle in followed:
                 self.wake.watch_log(handle)
 
     def _look_at_saves(self, *, at_last: bool = False) -> None:
@@ -231,8 +232,7 @@ class Supervisor:
                 self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
                 return
             attempt.give_up("stopped before the command could be started")
-        never = attempt is not None and attempt.withdrawn_at is not None
-        ended = attempt is not None and attempt.exit is not None and not never
+        ended = attempt is not None and attempt.exit is not None and attempt.withdrawn_at is None
         if self.signalled_at is not None and not ended:
             self._happen(Request(kind="stop", by="scheduler", at=self.signalled_at))
         self.signalled_at = None

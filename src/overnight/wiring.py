@@ -24,9 +24,6 @@ from overnight.rules.limits import WallClock
 from overnight.rules.nonfinite import Nonfinite
 from overnight.spec import RunSpec
 
-LANGUAGE_MODEL_MAX_LOSS = 20.0
-"""ln(V) of a 200,000-word vocabulary is 12.2: a language model with a loss above 20 has left any sane start behind."""
-
 READERS: dict[str, Callable[[], Reader]] = {"telemetry": Telemetry, "nanogpt": NanoGPT}
 
 
@@ -39,10 +36,7 @@ def _nonfinite(spec: RunSpec, action: Action) -> RecordRule:
 
 
 def _divergence(spec: RunSpec, action: Action) -> RecordRule:
-    max_loss = spec.max_loss
-    if max_loss is None and (spec.vocab_size is not None or spec.tokens_per_step is not None):
-        max_loss = LANGUAGE_MODEL_MAX_LOSS
-    return Divergence(max_loss=max_loss, asked=spec.max_loss is not None, **action)
+    return Divergence(max_loss=spec.loss_limit(), asked=spec.max_loss is not None, **action)
 
 
 def _wall_clock(spec: RunSpec, action: Action) -> TimeRule:
