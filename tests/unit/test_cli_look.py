@@ -83,7 +83,7 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "131.1k",
         "97.798",
         "31.3% (whole run 31.3%), 6N over 8 x 312 TFLOP/s from --peak-tflops",
-        "124.4M from --params",
+        "124,356,864 from --params",
         "attempt 1, pid 4242, exit code 0",
         "ago), active 1h00m",
         "step 20 /data/ckpt-20 valid healthy",

@@ -251,7 +251,7 @@ def _figures(one: Status) -> list[tuple[str, str]]:
         "tokens_per_second": ("tokens/s", thousands(one["tokens_per_second"])),
         "tflops": ("TFLOP/s", figure(one["tflops"], 5)),
         "mfu": ("MFU", _mfu(one)),
-        "params": ("params", f"{thousands(one['params'])}{_from(one['params_source'])}"),
+        "params": ("params", f"{one['params'] or 0:,}{_from(one['params_source'])}"),
     }
     if not one["ended_at"]:
         known["eta_s"] = ("left", span(one["eta_s"]))
@@ -277,7 +277,9 @@ def _mfu(one: Status) -> str:
     mfu = one["mfu"]
     above = isinstance(mfu, (int, float)) and mfu > 1
     doubt = " (above 100%: check --params, --tokens-per-step, --peak-tflops, --devices)" if above else ""
-    return f"{percent(mfu)}{doubt} (whole run {_or_unknown(percent(one['mfu_avg']))}){_basis(one)}"
+    beside = one.get("mfu_attention")
+    attention = f"; with attention {percent(beside)}" if isinstance(beside, (int, float)) else ""
+    return f"{percent(mfu)}{doubt} (whole run {_or_unknown(percent(one['mfu_avg']))}){_basis(one)}{attention}"
 
 
 def _basis(one: Status) -> str:
