@@ -358,6 +358,9 @@ def test_the_first_signal(tree: Tree, text: str, wanted: signal.Signals, how: st
 )
 def test_the_first_signal_of_a_shell(tree: Tree, text: str, wanted: signal.Signals) -> None:
     command = tree.start(["bash", "-c", text])
+    end = time.monotonic() + 10
+    while processes.cmdline(command) != ("bash", "-c", text) and time.monotonic() < end:
+        time.sleep(0.01)  # until it has executed bash it is another Python
     assert choose_signal(command) is wanted
 
 
