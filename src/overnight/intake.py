@@ -59,6 +59,7 @@ class Intake:
         self.grew_at: float | None = None
         self.bounds: deque[tuple[int, int, int]] = deque()
         marks = self._restore()
+        self.restored = bool(marks)
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
         self.space = LogSpace(self.log_path)
         self.disk_full = False

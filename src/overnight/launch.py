@@ -30,6 +30,9 @@ from overnight.spec import RunSpec
 
 PLACED_WITHIN_S = 30.0
 
+NEEDED_BYTES = 256 * 1024
+"""With less than this left, not even the first files of a run fit beside a database."""
+
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has been placed: its folder, the command's pid (None if it could not be executed) and what it is."""
@@ -159,13 +162,21 @@ def _await_command(folder: RunFolder) -> dict[str, Any] | None:
         if started is not None or files.exit_json.exists() or _over(folder):
             return started
         time.sleep(0.01)
-    said = ""
+    raise LaunchError(f"the command was not started within {PLACED_WITHIN_S:g} s: {_why_not(folder)}")
+
+
+def _why_not(folder: RunFolder) -> str:
+    """Return the best reason there is for a command that was not started."""
+    with contextlib.suppress(OSError):
+        look = os.statvfs(folder.path)
+        if look.f_bavail * look.f_frsize < NEEDED_BYTES:
+            return f"the disk of {folder.path.parent} is full; free some space or set OVERNIGHT_HOME"
     for log in (folder.supervisor_log, folder.shim_log):
         with contextlib.suppress(OSError):
-            said = said or log.read_text(errors="replace").strip()[-500:]
-    raise LaunchError(
-        f"the command was not started within {PLACED_WITHIN_S:g} s; see {folder.path}: {said or 'no reason given'}"
-    )
+            said = log.read_text(errors="replace").strip().splitlines()
+            if said:
+                return said[-1][-500:]
+    return "neither guard nor supervisor gave a reason"
 
 
 def _over(folder: RunFolder) -> bool:

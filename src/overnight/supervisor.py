@@ -69,9 +69,7 @@ COMMIT_RECORDS = 5000
 DISK_EVERY_S = 10.0
 LOCK_WAIT_S = 5.0
 
-OVER = 0
-NOT_MINE = 3
-DAMAGED = 4
+OVER, NOT_MINE, DAMAGED = 0, 3, 4
 
 
 class Supervisor:
@@ -115,6 +113,8 @@ class Supervisor:
         self.wake.watch_handle(saves.inotify.fileno(), lambda: saves.absorb(boot_clock()))
         self.facts.say("supervisor", pid=os.getpid(), owner=self.owner.number, adopting=self.adopting)
         if self._over():
+            if not self.intake.restored:  # metrics.db was deleted: it is rebuilt
+                self._read_all()
             self._complete_end()
             self._finish()
             return OVER
@@ -240,15 +240,11 @@ class Supervisor:
             # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
             # comes after the command has ended by itself does not change how it ended.
             if ended:
-                self._hurry(request)
+                if self.remains is not None and request.now:
+                    self.remains.killed = True  # only leftovers are waited for: they get no more time
             elif fresh or self.stopping is None:
                 self._happen(request)
             self.publisher.urgent = True
-
-    def _hurry(self, request: Request) -> None:
-        """The command has ended and only its leftovers are waited for: ``now`` ends them."""
-        if self.remains is not None and request.now:
-            self.remains.killed = True
 
     # -- 3. what started, what ended ---------------------------------------------------------------------------------
 
@@ -311,18 +307,21 @@ class Supervisor:
 
     def _close_attempt(self, attempt: Attempt, how: Exit) -> None:
         """Nothing is left that could write: read the log to its end, then decide what the exit means."""
-        while True:
-            self._read()
-            if not self.intake.more:
-                break
-            self._store()  # a command that ended far ahead of us must not be held in memory as a whole
-        self._look_at_saves(at_last=True)
-        for verdict in self.intake.flush():
-            self._judge(verdict)
-        self.intake.commit(at_last=True)  # before the end is a fact: after that nobody reads the log again
+        self._read_all()
         self._happen(Ended(exit=how, target=attempt.target_exit, started=attempt.executed()))
         self.facts.attempt_ended(attempt.number, how, self.monitor, attempt.active_s())
         self.stopping = self.remains = None
+
+    def _read_all(self) -> None:
+        """Read the log to its end and store it: once the end is a fact nobody reads it again."""
+        self._read()
+        while self.intake.more:
+            self._store()  # a log that is far ahead of us must not be held in memory as a whole
+            self._read()
+        self._look_at_saves(at_last=True)
+        for verdict in self.intake.flush():
+            self._judge(verdict)
+        self.intake.commit(at_last=True)
 
     def _complete_end(self) -> None:
         """Write the very last fact of a supervisor that was killed before it could."""

@@ -211,6 +211,7 @@ def test_the_exit_is_true_although_a_parent_was_killed(night: Night, victim: str
     assert night.ended()["exit_code"] == 9
     assert night.ended()["pid"] == pid
     assert night.keepers()["supervisor"]["pid"] == supervisor, "a living supervisor is kept, not doubled"
+    until(night.lives, "the first line of the supervisor")
     assert len(night.lives()) == 1
     last = night.pid("shim")
     night.finish()
