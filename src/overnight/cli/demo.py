@@ -1,4 +1,4 @@
-"""The verb ``demo``: its options; the show itself lives in ``overnight.demo``."""
+"""The verb ``demo``: its options; the show itself lives in ``overnight/demo``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def demo(words: list[str]) -> int:
     args = parser.parse_args(words)
     from pathlib import Path
 
-    from overnight.demo import run_demo
+    from overnight.demo.opening import run_demo
 
     return run_demo(Path(args.dir) if args.dir else None, keep=args.keep)
