@@ -270,11 +270,6 @@ def drop_request(folder: RunFolder, kind: str, **details: Any) -> Path:
     return path
 
 
-def boot_id() -> str:
-    """Return the identity of this boot of the machine; a new one means that no old process can be alive."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def machine_id() -> str:
     """Return the identity of this machine (/etc/machine-id), or its host name where there is none."""
     try:

@@ -13,8 +13,8 @@ import msgspec
 
 from overnight import clearing, processes
 from overnight.clearing import Cleared, Found
-from overnight.folder import RunFolder, boot_id, read_json
-from overnight.processes import Identity
+from overnight.folder import RunFolder, read_json
+from overnight.processes import Identity, boot_id
 from overnight.waking import Wake
 
 

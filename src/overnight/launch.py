@@ -23,7 +23,7 @@ from overnight.engines import Placement
 from overnight.engines.environment import clean_environment
 from overnight.engines.local import Local
 from overnight.errors import FolderError, LaunchError, UsageError
-from overnight.folder import RunFolder, boot_id, check_name, machine_id, read_json, utc, write_json
+from overnight.folder import RunFolder, check_name, machine_id, read_json, utc, write_json
 from overnight.lifecycle import ENDED
 from overnight.snapshot import FORMAT
 from overnight.spec import RunSpec
@@ -144,7 +144,7 @@ def _asked(spec: RunSpec, origins: dict[str, str], now: float) -> dict[str, Any]
         "name": spec.name,
         "created_at": utc(now),
         "epoch": now,
-        "boot_id": boot_id(),
+        "boot_id": processes.boot_id(),
         "machine_id": machine_id(),
         "host": os.uname().nodename,
         "log_start": log_start,

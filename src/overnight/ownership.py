@@ -11,7 +11,8 @@ import json
 import os
 import time
 
-from overnight.folder import RunFolder, boot_id, machine_id
+from overnight.folder import RunFolder, machine_id
+from overnight.processes import boot_id
 
 
 class Owned(Exception):  # noqa: N818 - a fact about the run, told to the caller, rather than an error of anybody's

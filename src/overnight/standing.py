@@ -14,9 +14,10 @@ from overnight.attempt import Attempt
 from overnight.errors import FolderError
 from overnight.events import Exit
 from overnight.facts import Facts
-from overnight.folder import RunFolder, boot_id, read_json
+from overnight.folder import RunFolder, read_json
 from overnight.keepers import Keepers
 from overnight.lifecycle import RunState
+from overnight.processes import boot_id
 from overnight.spec import RunSpec
 from overnight.waking import Wake
 

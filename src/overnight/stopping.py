@@ -90,7 +90,7 @@ class Stopping:
         if order.now or self.signal == signal.SIGKILL:
             self.ladder = self.ladder.urged(at_once=True)
             self.say("stopping", cause=order.cause, save=order.save, signal="SIGKILL", pids=[self.command.pid])
-            self._climb(0.0)
+            self._climb(None)
             return
         self._freeze()
         for target in self.targets:
@@ -165,7 +165,7 @@ class Stopping:
             return True
         if not alive:
             self._finish_command(now)
-        self._climb(log_grew_at if log_grew_at is not None else 0.0)
+        self._climb(log_grew_at)
         return False
 
     def next_look_s(self) -> float:
@@ -220,7 +220,7 @@ class Stopping:
             self.command_told_at = now
             self.say("launcher_told", pid=self.command.pid, signal="SIGTERM")
 
-    def _climb(self, log_grew_at: float) -> None:
+    def _climb(self, log_grew_at: float | None) -> None:
         now = boot_clock()
         self._look_at_files(now)
         while self.urges and now - self.urges[0] >= URGE_LOOK_S:
@@ -230,7 +230,7 @@ class Stopping:
         look = Look(
             now=now,
             file_grew_at=self.file_grew_at,
-            log_grew_at=log_grew_at or None,
+            log_grew_at=log_grew_at,
             catches=self.signal in processes.caught(first.pid),
         )
         higher = self.ladder.climb(look)

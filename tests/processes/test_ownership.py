@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from overnight.folder import RunFolder, boot_id
+from overnight.folder import RunFolder
 from overnight.ownership import Owned, Owner
+from overnight.processes import boot_id
 
 OWNER = """
 import subprocess, sys, time

@@ -13,7 +13,8 @@ import pytest
 from overnight import cli
 from overnight.cli.notice import StopNews
 from overnight.clocks import boot_clock
-from overnight.folder import Journal, RunFolder, boot_id, write_json
+from overnight.folder import Journal, RunFolder, write_json
+from overnight.processes import boot_id
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from overnight import cli, client, lifecycle
 from overnight.cli import render
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, boot_id, write_json
+from overnight.folder import RunFolder, write_json
+from overnight.processes import boot_id
 
 FULL: dict[str, Any] = {
     "state": "stopped",

@@ -14,7 +14,8 @@ import pytest
 
 from overnight import client, lifecycle
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
-from overnight.folder import RunFolder, boot_id, machine_id, write_json
+from overnight.folder import RunFolder, machine_id, write_json
+from overnight.processes import boot_id
 
 GONE = {"pid": 1 << 22, "start_ticks": 1}  # above the kernel's highest pid
 

@@ -19,7 +19,6 @@ from overnight.folder import (
     BALLAST_BYTES,
     Journal,
     RunFolder,
-    boot_id,
     check_name,
     drop_request,
     machine_id,
@@ -29,6 +28,7 @@ from overnight.folder import (
     write_atomic,
     write_json,
 )
+from overnight.processes import boot_id
 
 
 @pytest.fixture
