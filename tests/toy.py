@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,12 @@ def parse() -> argparse.Namespace:
     for fault in ("nan", "inf", "diverge", "crash", "hang", "segv", "exit", "quit-quietly"):
         p.add_argument(f"--{fault}-at", type=int, metavar="STEP")
     p.add_argument("--exit-code", type=int, default=0)
+    p.add_argument("--hang-how", choices=["sleep", "busy", "warn", "lock"], default="sleep", help="warn: busy too")
+    p.add_argument("--start-sec", type=float, default=0.0, help="silent for so long before the first step")
+    p.add_argument("--silent-at", type=int, metavar="STEP", help="silent before this step, after --announce")
+    p.add_argument("--silent-sec", type=float, default=0.0)
+    p.add_argument("--announce", metavar="TEXT", help="printed before the silence of --silent-at")
+    p.add_argument("--linger-sec", type=float, default=0.0, help="still there for so long after the last step and save")
     p.add_argument("--segv-after-end", action="store_true", help="die of SIGSEGV after the last step and save")
     p.add_argument("--kill-self", metavar="SIG", help="die of this signal (HUP, KILL) at --kill-self-at")
     p.add_argument("--kill-self-at", type=int, default=3)
@@ -201,9 +208,26 @@ class Toy:
             self.die(signal.Signals[f"SIG{o.kill_self.upper().removeprefix('SIG')}"])
         if step == o.crash_at:
             raise RuntimeError(f"crashed at step {step} as asked")
+        if step == o.silent_at:
+            if o.announce:
+                print(o.announce, flush=not o.bufout)
+            time.sleep(o.silent_sec)
         if step == o.hang_at:
-            time.sleep(LEFT_S)
-            sys.exit("toy: nobody ended the hang")
+            self.hang(o.hang_how)
+
+    @staticmethod
+    def hang(how: str) -> None:
+        """Come no further, in one of the ways in which trainings do not."""
+        lock, until, told = threading.Lock(), time.monotonic() + LEFT_S, 0.0
+        if how == "lock":
+            lock.acquire()
+            lock.acquire(timeout=LEFT_S)
+        while how in ("busy", "warn") and (now := time.monotonic()) < until:
+            if how == "warn" and now > told + 0.25:
+                told = now
+                print("UserWarning: the queue is empty, trying again", flush=True)
+        time.sleep(max(0.0, until - time.monotonic()))
+        sys.exit("toy: nobody ended the hang")
 
     @staticmethod
     def die(number: signal.Signals) -> None:
@@ -222,6 +246,7 @@ class Toy:
     def train(self) -> None:
         """Go through the steps; each sleeps first, then prints, then saves."""
         o = self.options
+        time.sleep(o.start_sec)
         first = self.newest() if o.resume else 0
         dt = 1 / o.rate if o.rate else o.dt
         began = before = time.monotonic()
@@ -241,6 +266,7 @@ class Toy:
             self.save(o.steps)
         if o.segv_after_end:
             self.die(signal.SIGSEGV)
+        time.sleep(o.linger_sec)
         self.leave(0)
 
 

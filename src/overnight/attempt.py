@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from overnight import processes, targets
-from overnight.clocks import boot_clock
+from overnight.clocks import boot_clock, uptime_s
 from overnight.errors import FolderError
 from overnight.events import Exit, jsonable
 from overnight.folder import RunFolder, read_json, utc, write_json
@@ -33,6 +33,8 @@ WISH_PATIENCE_S = 5.0
 WITHDRAWN_S = 1.0
 LEAST_LOOK_S = 0.02
 
+UNSEEN = "ended; how could not be learnt, for it was not started by Overnight"
+
 
 class Attempt:
     """Attempt ``number`` of the command."""
@@ -47,6 +49,7 @@ class Attempt:
         self.command: Identity | None = None
         self.started_at: float | None = None
         self.targets: dict[int, Identity] = {}
+        self.seen: set[int] = set()
         self.target_exit: Exit | None = None
         self.target_ended_at = 0.0
         self.looked_at = 0.0
@@ -82,8 +85,7 @@ class Attempt:
 
     def found(self, command: Identity) -> None:
         """Take a command that was found among the processes, since its file is of no use."""
-        ago_s = boot_clock() - command.start_ticks / os.sysconf("SC_CLK_TCK")
-        self._is(command, time.time() - ago_s)
+        self._is(command, time.time() - _age_s(command))
 
     def _is(self, command: Identity, at: float) -> None:
         self.command, self.started_at = command, at
@@ -100,11 +102,16 @@ class Attempt:
             return None
         if self.gone_at is None:
             self.gone_at = boot_clock()
-        if kept and boot_clock() - self.gone_at < EXIT_PATIENCE_S:
+        if kept and not self.spec.watched and boot_clock() - self.gone_at < EXIT_PATIENCE_S:
             return None  # it will be written in a moment; on a full disk the shim keeps trying
         handle = self.wake.pidfd(self.command.pid)
         found = processes.exit_of(handle, self.command.pid) if handle is not None else None
-        return self._ended(found or Exit(at=time.time()))
+        return self._ended(found or Exit(at=time.time(), text=UNSEEN if self.spec.watched else None))
+
+    def rebooted(self, last_life: float) -> None:
+        """The machine was started anew since: the command ended when the run gave its last sign of life, or before."""
+        self.ended_s = max(0.0, last_life - self.started_at) if self.started_at is not None else 0.0
+        self.exit = Exit(at=last_life, text="the machine was started anew")
 
     def withdraw(self) -> bool:
         """Take the wish back if it has not been fulfilled for some seconds; True once the command can start no more.
@@ -132,6 +139,12 @@ class Attempt:
         """Say whether the command was really executed (an exec error is written as code 126 or 127 with its text)."""
         written = read_json(self.files.exit_json)
         return written is None or "error" not in written
+
+    def log_start(self) -> int:
+        """Return where in the log's file this attempt begins; 0 where nobody can tell any more."""
+        with contextlib.suppress(FolderError, TypeError, ValueError, LookupError):
+            return int((read_json(self.files.start_json) or {})["position"][1])
+        return 0
 
     def watch_targets(self, now: float, log_grew_at: float | None) -> None:
         """Find the training processes below a wrapper, to learn how they end: the wrapper may hide it.
@@ -174,6 +187,7 @@ class Attempt:
         if self.wake.pidfd(who.pid) is None:
             return  # it has just ended: nobody would tell, and the next look may find another
         self.targets[who.pid] = who
+        self.seen.add(who.pid)
         if self.target_exit is not None and who.start_ticks / os.sysconf("SC_CLK_TCK") >= self.target_ended_at - 0.02:
             # The command went on to a next program: how the one before it ended was the command's own affair.
             self.target_exit = None
@@ -200,6 +214,13 @@ class Attempt:
                 boot_s=self.target_ended_at,
             )
 
+    def known_pids(self) -> tuple[int, ...]:
+        """Return the pids of all processes that are known to have belonged to this attempt."""
+        reaped: list[int] = []
+        with contextlib.suppress(OSError):
+            reaped = [one.pid for one in processes.read_reaped(self.files.reaped.read_bytes())]
+        return tuple(self.seen.union(reaped))
+
     def _reaped(self, pid: int) -> Exit | None:
         """Return how an orphan ended, as the shim that reaped it wrote down: for a kernel that does not tell."""
         try:
@@ -218,6 +239,7 @@ class Attempt:
             "exit_code": None,
             "signal": None,
             "cause": None,
+            "cause_text": None,
             "first_step": None,
             "last_step": None,
         }
@@ -231,7 +253,7 @@ class Attempt:
             return self.ended_s
         if self.command is None:
             return 0.0
-        return max(0.0, boot_clock() - self.command.start_ticks / os.sysconf("SC_CLK_TCK"))
+        return _age_s(self.command)
 
     def _ended(self, how: Exit) -> Exit:
         # The exit may be older than this look: of a supervisor that was dead, or is only now adopting the run.
@@ -253,6 +275,8 @@ class Attempt:
         readable = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "COLUMNS": "300"}
         given.update({name: value for name, value in readable.items() if name not in os.environ})
         argv, executable = list(self.spec.argv), self.spec.executable
+        if self.number > 1:
+            argv += self.spec.resume_args
         stdbuf = None
         if self.spec.line_buffered:
             from shutil import which  # 2 MB that few runs need
@@ -275,6 +299,11 @@ class Attempt:
             }
         )
         return order
+
+
+def _age_s(who: Identity) -> float:
+    """Return the seconds since a process of this boot was started."""
+    return max(0.0, round(uptime_s() - who.start_ticks / os.sysconf("SC_CLK_TCK"), 3))
 
 
 def _read_exit(written: dict[str, Any]) -> Exit:

@@ -6,32 +6,33 @@ lives on this file, so what is costly to import (typing, pathlib, msgspec throug
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
+from overnight.kept import ENDED, add_keepers, alive, boot_id, read_object
+from overnight.patience import STALE_EVERY_S, FolderWatch, Patience, hooks_failed, hooks_left, kept, over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, Self
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
 
     from overnight.folder import RunFolder
 
     Status = dict[str, Any]
 
-ENDED = frozenset({"finished", "stopped", "failed", "gave_up"})
-"""The same set as ``lifecycle.ENDED`` (a test compares them); importing that one would cost ``ls`` 20 ms (msgspec)."""
+__all__ = ["ENDED", "STALE_EVERY_S", "FolderWatch", "alive", "hooks_failed", "hooks_left", "over", "read_object"]
 
 STATES = ENDED | {"pending", "starting", "running", "stopping", "backoff"}
 
-NEWBORN_S = 15.0
-"""A run younger than this may not have its keepers yet: nobody calls it abandoned."""
-
 RECHECK_S = 2.0
+
+LEAVING_S = 0.05
+"""How often a supervisor that is about to leave is looked at: that it has left is published nowhere."""
+
 SHOWN_NAMES = 5
-STALE_EVERY_S = 5.0
 
 _NUMBER = (int, float)
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -42,13 +43,15 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("flops_per_token", "peak_flops", "active_s", "eta_s"), _NUMBER),
     **dict.fromkeys(("supervisor", "shim", "checkpoint"), (dict,)),
     **dict.fromkeys(("verdicts", "attempts"), (list,)),
+    **dict.fromkeys(("engine", "backoff_until", "phase"), (str,)),
+    **dict.fromkeys(("elapsed_s", "silent_s", "cost", "cost_forecast"), _NUMBER),
+    **dict.fromkeys(("restarts_used", "grad_norm_nonfinite"), (int,)),
+    **dict.fromkeys(("limits", "hooks"), (dict,)),
+    "last_lines": (list,),
 }
 """The fields that every status has, with the types they may have besides None."""
 
 _EMPTY: dict[str, object] = dict.fromkeys(FIELDS)
-_NON_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_DECODE = json.JSONDecoder(parse_constant=_NON_FINITE.__getitem__).decode
-_CHUNK = 1 << 16
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> str:
@@ -71,10 +74,44 @@ def list_runs(home: str, *, full: bool = False) -> list[Status]:
 
     Without ``full`` the keepers of ended runs are not looked up: nobody keeps them any more.
     """
-    boot = _boot_id()
-    found = [_look(os.path.join(home, "runs", name), name, boot, full=full) for name in run_names(home)]
+    boot = boot_id()
+    return _oldest_first([_look(os.path.join(home, "runs", name), name, boot, full=full) for name in run_names(home)])
+
+
+def _oldest_first(found: list[Status]) -> list[Status]:
     found.sort(key=lambda one: (one["created_at"] or one["started_at"] or "9", one["name"]))
     return found
+
+
+class Listing:
+    """``list_runs`` again and again: an ended run is read anew only if its status.json is another file than before."""
+
+    def __init__(self, home: str, *, full: bool = False) -> None:
+        self.home = home
+        self.full = full
+        self._known: dict[str, tuple[object, Status]] = {}
+
+    def look(self) -> list[Status]:
+        """Return the statuses as they are now, oldest first."""
+        boot = boot_id()
+        seen: dict[str, tuple[object, Status]] = {}
+        for name in run_names(self.home):
+            path = os.path.join(self.home, "runs", name)
+            was, mark = self._known.get(name), _mark(path + "/status.json")
+            ended = was is not None and was[1]["state"] in ENDED and not kept(was[1])
+            fresh = was is None or not ended or mark is None or mark != was[0]
+            seen[name] = (mark, _look(path, name, boot, full=self.full)) if fresh or was is None else was
+        self._known = seen
+        return _oldest_first([one for _, one in seen.values()])
+
+
+def _mark(path: str) -> tuple[int, int] | None:
+    """Return what tells one published file from the next; None if there is none."""
+    try:
+        look = os.stat(path)
+    except OSError:
+        return None
+    return look.st_mtime_ns, look.st_ino
 
 
 def run_names(home: str) -> list[str]:
@@ -131,12 +168,18 @@ def _latest(home: str, names: list[str]) -> str:
 
 
 def _only_live(home: str) -> str:
-    live = [one["name"] for one in list_runs(home) if one["state"] in STATES - ENDED]
-    if not live:
-        raise NoSuchRunError("no run is live; `overnight ls` shows what there is")
+    live = [folder.name for folder in live_runs(home)]
     if len(live) > 1:
         raise UsageError(f"{len(live)} runs are live ({_enumerate(live)}); say which one")
     return str(live[0])
+
+
+def live_runs(home: str) -> list[RunFolder]:
+    """Return the folders of all runs that have not ended, oldest first; NoSuchRunError if there is none."""
+    live = [one["name"] for one in list_runs(home) if one["state"] in STATES - ENDED]
+    if not live:
+        raise NoSuchRunError("no run is live; `overnight ls` shows what there is")
+    return [_folder(home, name) for name in live]
 
 
 def _enumerate(names: list[str]) -> str:
@@ -156,7 +199,7 @@ def status(folder: RunFolder) -> Status:
     path = str(folder.path)
     if not os.path.isdir(path):
         raise NoSuchRunError(f"the run {folder.name} is gone: {path} was removed")
-    return _look(path, folder.name, _boot_id(), full=True)
+    return _look(path, folder.name, boot_id(), full=True)
 
 
 def _look(path: str, name: str, boot: str, *, full: bool) -> Status:
@@ -172,7 +215,7 @@ def _look(path: str, name: str, boot: str, *, full: bool) -> Status:
         if found[key] is None:
             found[key] = []
     if full or found["state"] not in ENDED:
-        _add_keepers(found, path, boot)
+        add_keepers(found, path, boot)
     else:
         found.update(unguarded=False, stale=False, foreign=False)
     return found
@@ -219,114 +262,6 @@ def _check(found: Status, path: str) -> None:
             raise FolderError(f"{path}/status.json holds {key} of a wrong shape; it was edited: restore it")
 
 
-def read_object(path: str) -> Status | None:
-    """Return the JSON object in a file, None if there is none; FolderError with a sentence for anything else.
-
-    A twin of ``folder.read_json`` without that room's imports (20 ms for ``ls``), and one that no FIFO can block.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            data = os.read(handle, _CHUNK)
-            if len(data) == _CHUNK:
-                while more := os.read(handle, _CHUNK):
-                    data += more
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FolderError(f"{path} cannot be read: {error.strerror}; check who owns the run folder") from error
-    try:
-        value = _DECODE(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it") from error
-    if not isinstance(value, dict):
-        raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it")
-    return value
-
-
-# -- who keeps it ----------------------------------------------------------------------------------------------------
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as stream:
-            return stream.read().decode().strip()
-    except OSError:
-        return ""
-
-
-def alive(who: object) -> bool:
-    """Say whether the process with this identity ({"pid", "start_ticks"}) runs; a zombie does not, nor a reused pid."""
-    if not isinstance(who, dict) or type(who.get("pid")) is not int or who.get("start_ticks") is None:
-        return False
-    try:
-        with open(f"/proc/{who['pid']}/stat", "rb") as stream:
-            after_name = stream.read().rpartition(b")")[2].split()
-    except OSError:  # gone, or gone between open and read (ESRCH)
-        return False
-    return after_name[0] not in (b"Z", b"X") and after_name[19] == str(who["start_ticks"]).encode()
-
-
-def _add_keepers(found: Status, path: str, boot: str) -> None:
-    try:
-        kept = read_object(path + "/shim.json")
-    except FolderError:
-        kept = {"damaged": True}
-    known = kept or {}
-    was = known.get("boot_id")
-    same_boot = was is None or not boot or was == boot
-    supervisor = _pick([known.get("supervisor")], same_boot=same_boot)
-    if not supervisor["alive"] and found["state"] not in ENDED:
-        supervisor = _adopted(found.get("supervisor"), path) or supervisor
-    shim = _pick([known.get("shim"), known.get("guard")], same_boot=same_boot)  # the guard takes the dead shim's place
-    found["supervisor"], found["shim"] = supervisor, shim
-    found.update(unguarded=bool(known.get("unguarded")) and found["state"] not in ENDED, stale=False, foreign=False)
-    if found["state"] in ENDED or supervisor["alive"] or shim["alive"]:
-        return
-    if not same_boot and _foreign(path):
-        found["foreign"] = True
-        return
-    found["stale"] = bool(known) or time.time() - os.stat(path).st_mtime > NEWBORN_S
-    if not same_boot and found["state"] != "damaged":
-        found["state"], found["cause"] = "failed", "host_rebooted"
-        found["cause_text"] = "the machine was started anew while the run was going on"
-
-
-def _pick(identities: list[object], *, same_boot: bool) -> Status:
-    """Return the first living process of several that may fill a place, or else the first one named."""
-    named: list[Any] = [one for one in identities if isinstance(one, dict) and type(one.get("pid")) is int]
-    living = [one for one in named if same_boot and alive(one)]
-    return {"pid": (living or named or [{"pid": None}])[0]["pid"], "alive": bool(living)}
-
-
-def _adopted(who: object, path: str) -> Status | None:
-    """Return the supervisor that status.json names if it lives; an adopting one stands in no shim.json."""
-    pid = who.get("pid") if isinstance(who, dict) else None
-    if type(pid) is not int:
-        return None
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            words = stream.read().split(b"\0")
-        known = b"overnight.supervisor" in words and os.path.samefile(words[-2], path)
-    except OSError:
-        return None
-    return {"pid": pid, "alive": True} if known else None
-
-
-def _foreign(path: str) -> bool:
-    """Say whether the last owner's fencing file names another machine than this one."""
-    from overnight.folder import machine_id
-
-    try:
-        last = max(name for name in os.listdir(path + "/owner") if name.isdigit())
-        owner = read_object(f"{path}/owner/{last}") or {}
-    except (OSError, ValueError, FolderError):
-        return False
-    return owner.get("machine_id") not in (None, machine_id())
-
-
 # -- asking and waiting ----------------------------------------------------------------------------------------------
 
 
@@ -337,6 +272,23 @@ def request_stop(folder: RunFolder, *, now: bool = False, by: str = "user") -> N
     drop_request(folder, "stop", by=by, now=now)
 
 
+def request_note(folder: RunFolder, text: str, *, by: str = "user") -> Path:
+    """Ask for a sentence to be kept with the run; return the request's file, which goes once it has been taken."""
+    from overnight.folder import drop_request
+
+    return drop_request(folder, "note", by=by, text=text)
+
+
+def request_set(folder: RunFolder, values: Mapping[str, Any], *, by: str = "user") -> Path:
+    """Ask for other values of fields of the run's spec; return the request's file, which goes once it has been taken.
+
+    ``actions`` holds only the rules whose action is to change.
+    """
+    from overnight.folder import drop_request
+
+    return drop_request(folder, "set", by=by, values=dict(values))
+
+
 def wait(
     folder: RunFolder,
     timeout_s: float | None = None,
@@ -344,57 +296,46 @@ def wait(
     on_stale: Callable[[], None] | None = None,
     until: Callable[[Status], bool] | None = None,
 ) -> Status:
-    """Block until the run has ended (or ``until`` says so of a status) and return its status.
+    """Block until the run has ended and its hooks are done (or ``until`` says so of a status); return its status.
 
-    WaitTimeoutError after ``timeout_s`` seconds. ``on_stale`` is called at most every 5 s while nobody keeps the run.
+    WaitTimeoutError if the run has not ended after ``timeout_s`` seconds; hooks are not waited for any longer then.
     """
+    return wait_any([folder], timeout_s, on_stale={folder.name: on_stale}, until={folder.name: until})[1]
+
+
+def wait_any(
+    folders: Sequence[RunFolder],
+    timeout_s: float | None = None,
+    *,
+    on_stale: Mapping[str, Callable[[], None] | None],
+    until: Mapping[str, Callable[[Status], bool] | None],
+) -> tuple[RunFolder, Status]:
+    """Block until one of several runs has ended, as ``wait`` does; return it, the first in the order given."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    stale_at: float | None = None
-    with FolderWatch(folder) as watch:
+    patience = {folder.name: Patience(on_stale.get(folder.name)) for folder in folders}
+    ended: RunFolder | None = None
+    with FolderWatch(*folders) as watch:
         while True:
-            seen = status(folder)
-            if seen["state"] in ENDED or (until is not None and until(seen)):
-                return seen
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                raise WaitTimeoutError(f"{folder.name} is still {seen['state']} after {timeout_s:g} s")
-            if seen["stale"] and (stale_at is None or now - stale_at >= STALE_EVERY_S):
-                if seen["state"] == "damaged" and (stale_at is not None or on_stale is None):
-                    raise FolderError(str(seen["cause_text"]))  # an adopting supervisor could not mend it
-                stale_at = now
-                if on_stale is not None:
-                    on_stale()
-            watch.wait(RECHECK_S if deadline is None else min(RECHECK_S, deadline - now))
+            for folder in folders if ended is None else (ended,):  # its hooks are waited for, and no other run
+                seen, asked = status(folder), until.get(folder.name)
+                late = deadline is not None and time.monotonic() >= deadline
+                if seen["state"] in ENDED:
+                    if late or patience[folder.name].done(seen):
+                        return folder, seen
+                    ended = folder
+                    break
+                if asked is not None and asked(seen):
+                    return folder, seen
+                if not late:
+                    patience[folder.name].done(seen)
+            most_s = RECHECK_S if ended is None else LEAVING_S
+            left = most_s if deadline is None else min(most_s, deadline - time.monotonic())
+            if left <= 0 and ended is None:
+                raise WaitTimeoutError(_still(folders, timeout_s))
+            watch.wait(max(0.0, left))
 
 
-class FolderWatch:
-    """Sleeps until a file of the run folder is published. Where inotify is refused (limits, odd disks) it polls."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        from inotify_simple import INotify, flags
-
-        self._inotify: INotify | None = None
-        try:
-            self._inotify = INotify()
-            self._inotify.add_watch(folder.path, flags.MOVED_TO | flags.DELETE_SELF)
-        except OSError:
-            self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def wait(self, most_s: float) -> None:
-        """Return at the next publication, after ``most_s`` seconds at the latest."""
-        if self._inotify is None:
-            time.sleep(min(most_s, 0.25))
-        else:
-            list(self._inotify.read(timeout=max(1, int(most_s * 1000))))
-
-    def close(self) -> None:
-        """Let the watch go."""
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None
+def _still(folders: Sequence[RunFolder], timeout_s: float | None) -> str:
+    if len(folders) == 1:
+        return f"{folders[0].name} is still {status(folders[0])['state']} after {timeout_s:g} s"
+    return f"{_enumerate([folder.name for folder in folders])}: none has ended after {timeout_s:g} s"

@@ -94,12 +94,18 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request from the inbox. ``by`` is "user" or "scheduler"; ``now`` asks to kill at once."""
+    """One request from the inbox.
 
-    kind: Literal["stop"]
+    ``stop``: ``by`` is "user", "scheduler" or "shutdown", ``now`` asks to kill at once. ``note``: ``text`` is to be
+    remembered. ``set``: ``values`` are RunSpec fields with their new values. ``recover``: go on after a reboot.
+    """
+
+    kind: Literal["stop", "note", "set", "recover"]
     by: str = "user"
     now: bool = False
     at: float | None = None
+    text: str = ""
+    values: dict[str, Any] = {}
 
 
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):

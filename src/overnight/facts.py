@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from overnight.causes import Finding
 from overnight.events import Exit, Request, Verdict
 from overnight.folder import Journal, RunFolder, read_journal, utc
-from overnight.lifecycle import ENDED
 from overnight.monitor import Monitor
+from overnight.states import ENDED
 
 MAX_NOTES = 20
 SAVES_KEPT = 6
@@ -46,6 +47,12 @@ class Facts:
         self.attempt_ends: dict[int, dict[str, Any]] = {}
         self.target_exit: dict[str, Any] | None = None
         self.ended: dict[str, Any] | None = None
+        self.backoff: dict[str, Any] | None = None
+        self.backoffs = 0
+        self.clock: dict[str, Any] | None = None
+        self.changes: list[dict[str, Any]] = []
+        self.boot_id: str | None = None
+        self.memory: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
         self.save_times: list[float] = []
         self.requests: set[str] = set()
@@ -98,19 +105,33 @@ class Facts:
         self.say("request", file=name, kind=request.kind, by=request.by, now=request.now)
         return True
 
-    def attempt_ended(self, number: int, how: Exit, monitor: Monitor, seconds: float) -> None:
-        """Write down how an attempt ended and which steps it did; ``seconds`` is how long its command ran."""
+    def attempt_ended(
+        self, line: dict[str, Any], how: Exit, monitor: Monitor, seconds: float, finding: Finding | None = None
+    ) -> None:
+        """Write down how an attempt ended and which steps it did; ``seconds`` is how long its command ran.
+
+        ``line`` is the attempt as status shows it, ``finding`` why it failed, if it did.
+        """
         self.say(
             "attempt_ended",
-            attempt=number,
+            attempt=line["n"],
+            pid=line["pid"],
+            started_at=line["started_at"],
             exit_code=how.exit_code,
             signal=how.signal,
             cause=monitor.state.cause,
+            cause_text=monitor.state.cause_text if finding is None else finding.text,
+            lines=[] if finding is None else list(finding.lines),
             first_step=monitor.meter.first_step,
             last_step=monitor.meter.last_step,
             ended_at=utc(how.at) if how.at is not None else None,
             seconds=round(seconds, 3),
         )
+
+    def seconds(self) -> dict[int, float]:
+        """Return how long the command ran in each attempt that has ended."""
+        found = {number: end.get("seconds") for number, end in self.attempt_ends.items()}
+        return {number: float(seconds) for number, seconds in found.items() if isinstance(seconds, (int, float))}
 
     @property
     def save_s(self) -> float | None:
@@ -151,6 +172,21 @@ class Facts:
             self.target_exit = None
         elif kind == "ended" and fact.get("state") in ENDED:
             self.ended = fact
+        else:
+            self._recall_course(kind, fact)
+
+    def _recall_course(self, kind: str, fact: dict[str, Any]) -> None:
+        """Take in what happened between the attempts."""
+        if kind == "backoff":
+            self.backoff, self.backoffs = fact, self.backoffs + 1
+        elif kind == "started":
+            self.memory = fact.get("memory") if isinstance(fact.get("memory"), dict) else None
+        elif kind == "recovered":
+            self.boot_id, self.ended = str(fact["boot_id"]), None
+        elif kind == "clock" and isinstance(fact.get("uptime_s"), (int, float)):
+            self.clock = fact
+        elif kind == "set" and isinstance(fact.get("values"), dict):
+            self.changes.append(fact["values"])
 
     def _recall_save(self, fact: dict[str, Any]) -> None:
         self.save_times = [*self.save_times, float(fact["seconds"])][-SAVES_KEPT:]

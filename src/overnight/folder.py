@@ -122,6 +122,8 @@ class RunFolder:
         self.path = path
         self.name = path.name
         self.run_json = path / "run.json"
+        self.run_env = path / "run.env"
+        self.engine_json = path / "engine.json"
         self.output_log = path / "output.log"
         self.attempts = path / "attempts"
         self.status_json = path / "status.json"
@@ -130,6 +132,7 @@ class RunFolder:
         self.inbox = path / "inbox"
         self.owner = path / "owner"
         self.lock = path / "owner" / "supervisor.lock"
+        self.hooks = path / "hooks"
         self.evidence = path / "evidence"
         self.ballast = path / "evidence" / "ballast"
         self.shim_json = path / "shim.json"

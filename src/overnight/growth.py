@@ -24,6 +24,10 @@ class Growth:
         self.sizes: dict[str, int] | None = None
         self.open_before: frozenset[str] = frozenset()
 
+    def forget(self) -> None:
+        """Begin anew: the next look only remembers."""
+        self.sizes = None
+
     def look(self, pids: Iterable[int]) -> bool:
         """Say whether a save has grown since the last look; the first look only remembers what is there."""
         seen = writable_files(pids)

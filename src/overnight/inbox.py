@@ -22,8 +22,10 @@ from overnight.waking import Woke
 class Inbox:
     """One run's inbox. ``postponed`` says that a request is left in it for a later turn."""
 
-    def __init__(self, folder: RunFolder, facts: Facts) -> None:
+    def __init__(self, folder: RunFolder, facts: Facts, *, leave: tuple[str, ...] = ()) -> None:
+        """``leave`` are kinds of requests that are left for another supervisor."""
         self.path = folder.inbox
+        self.leave = tuple(f"-{kind}.json" for kind in leave)
         self.facts = facts
         self.postponed = True
 
@@ -39,6 +41,7 @@ class Inbox:
             names = sorted(name for name in os.listdir(self.path) if name.endswith(".json"))
         except OSError:
             return
+        names = [name for name in names if not name.endswith(self.leave)]
         for name in names:
             path = self.path / name
             try:
@@ -53,10 +56,10 @@ class Inbox:
                 yield request, self.facts.fresh_request(name, request)
             _remove(path)
 
-    def waiting(self) -> bool:
-        """Say whether there are requests that have not been dealt with."""
+    def holds(self, kind: str) -> bool:
+        """Say whether there is a request of this kind."""
         try:
-            return any(name.endswith(".json") for name in os.listdir(self.path))
+            return any(name.endswith(f"-{kind}.json") for name in os.listdir(self.path))
         except OSError:
             return False
 

@@ -2,6 +2,7 @@
 
     asked   the first signal went to the training processes                     at 0
     other   the other of SIGINT and SIGTERM, for a target that was deaf         at half the grace
+            (SIGABRT, which prints its stacks, for one that hangs)
     kill    SIGKILL to everything that is left                                  at the end of the grace
 
 A growing checkpoint file holds the ladder where it is, up to ``grace_max_s``: whoever kills a save loses what the whole
@@ -10,6 +11,7 @@ stop was for. A second stop by the user climbs one rung, but waits for the save 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -19,6 +21,18 @@ NEXT: dict[Rung, Rung] = {"asked": "other", "other": "kill", "kill": "kill"}
 
 GROWTH_S = 10.0
 """A file that has not grown for this long is no longer being saved."""
+
+TALK_S = 60.0
+"""No hang is found sooner after its last step, unless the user gave a shorter limit."""
+
+
+def talked(log_grew_at: float | None, found_at: float, limits_s: Sequence[float | None]) -> bool:
+    """Say whether the log of a hang that was found at ``found_at`` has grown since its last step.
+
+    ``limits_s`` are the user's own, where given.
+    """
+    least_s = min([TALK_S, *(0.8 * limit_s for limit_s in limits_s if limit_s is not None)])
+    return log_grew_at is not None and log_grew_at > found_at - least_s
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +49,18 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ladder(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a stop stands. ``impatience`` counts further stops by the user that have not been obeyed yet."""
+    """Where a stop stands. ``impatience`` counts further stops by the user that have not been obeyed yet.
+
+    ``hangs``: what is ended has not moved for long, so a handler that it has installed proves nothing. ``talks``: its
+    log grows although it hangs, so that what comes after the signal is no answer to it.
+    """
 
     began: float
     grace_s: float
     grace_max_s: float
     rung: Rung = "asked"
+    hangs: bool = False
+    talks: bool = False
     impatience: int = 0
     at_once: bool = False
 
@@ -64,7 +84,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
             return self._at("kill")
         if self.impatience > 0:
             return msgspec.structs.replace(self, rung=NEXT[self.rung], impatience=self.impatience - 1)
-        deaf = not look.catches and self._silent(look)
+        deaf = (self.hangs or not look.catches) and self._silent(look)
         if self.rung == "asked" and deaf and look.now - self.began >= self.grace_s / 2:
             return self._at("other")
         return None
@@ -81,5 +101,5 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rung=rung, impatience=0)
 
     def _silent(self, look: Look) -> bool:
-        grown = [at for at in (look.file_grew_at, look.log_grew_at) if at is not None]
-        return all(at < self.began for at in grown)
+        told = (look.file_grew_at,) if self.talks else (look.file_grew_at, look.log_grew_at)
+        return all(at < self.began for at in told if at is not None)

@@ -1,7 +1,8 @@
 """From settings to a placed run, with proof: the folder, the keepers in their own session, the command's process.
 
-``start`` returns once the command has been executed (or could not be); ``adopt`` gives a run whose keepers are all dead
-a supervisor that finds out the truth and writes it down.
+``start`` returns once the command has been executed (or could not be); ``place`` gives keepers to a folder that exists;
+``adopt`` gives a run whose keepers are all dead a supervisor that finds out the truth and writes it down. Which engine
+does the placing is looked up in ``wiring``; nothing here knows how.
 """
 
 from __future__ import annotations
@@ -13,65 +14,185 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from overnight import __version__, clearing, processes
-from overnight.engines import Placement
+from overnight import __version__, clearing, processes, wiring
+from overnight.engines import Engine, Handle, Placement
 from overnight.engines.environment import clean_environment
-from overnight.engines.local import Local
-from overnight.errors import FolderError, LaunchError, UsageError
-from overnight.folder import RunFolder, check_name, machine_id, read_json, utc, write_json
-from overnight.lifecycle import ENDED
+from overnight.errors import FolderError, LaunchError, OvernightError, UsageError
+from overnight.folder import (
+    RunFolder,
+    check_name,
+    drop_request,
+    machine_id,
+    read_json,
+    read_regular,
+    utc,
+    write_atomic,
+    write_json,
+)
 from overnight.snapshot import FORMAT
 from overnight.spec import RunSpec
+from overnight.states import ENDED
 
 PLACED_WITHIN_S = 30.0
+
+HANDED_ON = "RUN_ID RUN_DIR ATTEMPT ROLE EVENT STATE CAUSE TEXT STEP LAST_CHECKPOINT".split()
+"""What a run gives to its training and to its hooks, as OVERNIGHT_* variables."""
 
 NEEDED_BYTES = 256 * 1024
 """With less than this left, not even the first files of a run fit beside a database."""
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has been placed: its folder, the command's pid (None if it could not be executed) and what it is."""
+    """A run that has been placed: its folder, the command's pid (None if it could not be executed) and what it is.
+
+    ``attach`` is the engine's own command to see it live, None if it has none; ``notes`` is what its user should know.
+    """
 
     folder: RunFolder
     pid: int | None
     executable: str
     log: str
+    attach: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float = 2.0) -> Launched:
     """Make the run's folder, place its keepers, and wait until the command lives (``settle_s`` more to see it die).
 
-    Raises UsageError if the name is taken or home cannot be written to, LaunchError if nothing could be placed.
+    Raises UsageError if the name is taken, home cannot be written to or the engine cannot place it as asked,
+    LaunchError if nothing could be placed.
     """
     folder = RunFolder(home / "runs" / check_name(spec.name))
     environ = user_environment()
-    for name in ("OVERNIGHT_RUN_ID", "OVERNIGHT_RUN_DIR", "OVERNIGHT_ATTEMPT"):
-        environ.pop(name, None)  # started from within another run: this one is not part of that
-    _make(folder, spec, origins)
+    for name in HANDED_ON:
+        environ.pop(f"OVERNIGHT_{name}", None)  # started from within another run or its hook: not a part of that
+    _engine(spec.engine).check(_placement(folder, spec, environ))
+    make(folder, spec, origins, environ)
+    notes: list[str] = []
     try:
-        Local().start(Placement(run_dir=folder.path, supervisor_argv=tuple(supervisor_argv(folder)), env=environ))
+        handle = place(folder, spec, environ, notes=notes)
         started = _await_command(folder)
     except LaunchError:
         revoke(folder)  # what was said not to have started must not start later
+        forget(folder)
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
     except BaseException:
         if not _placed(folder):
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
-    pid = None if started is None else int(started["pid"])
     _settle(folder, settle_s)
-    return Launched(folder=folder, pid=pid, executable=spec.executable, log=spec.log)
+    return Launched(
+        folder=folder,
+        pid=None if started is None else int(started["pid"]),
+        executable=spec.executable,
+        log=spec.log,
+        attach=_engine(handle.engine).attach(handle),
+        notes=tuple(notes),
+    )
+
+
+# -- engines and their handles ---------------------------------------------------------------------------------------
+
+
+def place(folder: RunFolder, spec: RunSpec, environ: dict[str, str], *, notes: list[str] | None = None) -> Handle:
+    """Place guard, shim and supervisor of a folder that exists, for a training in ``environ``; write engine.json.
+
+    Returns at once. What the engine could not do as asked, but need not end the run, is put into the run's inbox as a
+    note and added to ``notes``. UsageError for an unknown engine, LaunchError if nothing could be placed.
+    """
+    said: list[str] = []
+    handle = wiring.make_engine(spec.engine, said.append).start(_placement(folder, spec, environ))
+    try:
+        write_json(folder.engine_json, msgspec.structs.asdict(handle), fsync=True)
+    except OSError as error:  # a full disk; the run lives, and goes on without it
+        said.append(f"{folder.engine_json} cannot be written: {error.strerror}")
+    for text in said:
+        with contextlib.suppress(OSError):
+            drop_request(folder, "note", by="overnight", text=text)
+    if notes is not None:
+        notes += said
+    return handle
+
+
+def placed_by(folder: RunFolder) -> tuple[Engine, Handle] | None:
+    """Return the engine that placed a run and its handle; None for a run without engine.json (an older one).
+
+    FolderError if the file is damaged, UsageError if the engine's plug-in is not there any more.
+    """
+    written = read_json(folder.engine_json)
+    if written is None:
+        return None
+    try:
+        handle = msgspec.convert(written, Handle)
+    except msgspec.ValidationError as error:
+        raise FolderError(f"{folder.engine_json} is no handle ({error}); it was edited or damaged") from error
+    return _engine(handle.engine), handle
+
+
+def attach_words(folder: RunFolder) -> tuple[str, ...] | None:
+    """Return the command with which a person sees the run in its engine's own place; None if there is none now."""
+    with contextlib.suppress(OvernightError, OSError):
+        placed = placed_by(folder)
+        return placed and placed[0].attach(placed[1])
+    return None
+
+
+def forget(folder: RunFolder) -> None:
+    """Remove what an ended run left in its engine's own place; to be called before its folder is removed."""
+    with contextlib.suppress(OvernightError, OSError):  # what cannot be found any more need not be removed
+        placed = placed_by(folder)
+        if placed is not None:
+            placed[0].forget(placed[1], folder.path)
+
+
+def _engine(name: str) -> Engine:
+    return wiring.make_engine(name, lambda _: None)
+
+
+def _placement(folder: RunFolder, spec: RunSpec, environ: dict[str, str]) -> Placement:
+    return Placement(
+        run_dir=folder.path,
+        supervisor_argv=tuple(supervisor_argv(folder)),
+        env=environ,
+        cwd=spec.cwd,
+        viewer_argv=(sys.executable, "-I", "-m", "overnight", "attach", "--pane", str(folder.path)),
+    )
+
+
+# -- the environment -------------------------------------------------------------------------------------------------
 
 
 def user_environment() -> dict[str, str]:
     """Return the environment as the user has it: without what our own tool environment put in front of it."""
     return clean_environment(dict(os.environ), prefix=Path(sys.prefix), base_prefix=Path(sys.base_prefix))
+
+
+def write_env(folder: RunFolder, environ: Mapping[str, str]) -> None:
+    """Keep the whole environment to start again with: durable, for the owner's eyes only, and never shown anywhere."""
+    words = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
+    write_atomic(folder.run_env, b"\0".join(words), fsync=True, mode=0o600)
+
+
+def read_env(folder: RunFolder) -> dict[str, str]:
+    """Return the environment that a run was started with; FolderError if it was not kept or cannot be read."""
+    try:
+        words = read_regular(folder.run_env).split(b"\0")
+    except OSError as error:
+        raise FolderError(
+            f"{folder.run_env} cannot be read: {error.strerror}; only a run started with --recover or --restarts has it"
+        ) from error
+    pairs = (os.fsdecode(word).partition("=") for word in words if word)
+    return {name: value for name, _, value in pairs}
+
+
+# -- keepers ---------------------------------------------------------------------------------------------------------
 
 
 def revoke(folder: RunFolder) -> None:
@@ -105,7 +226,11 @@ def supervisor_argv(folder: RunFolder) -> list[str]:
     return [sys.executable, "-I", "-m", "overnight.supervisor", str(folder.path)]
 
 
-def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
+# -- the first moments -----------------------------------------------------------------------------------------------
+
+
+def make(folder: RunFolder, spec: RunSpec, origins: dict[str, str], environ: dict[str, str]) -> None:
+    """Make a run's folder with run.json, and run.env if it may be started again; UsageError if that cannot be done."""
     try:
         folder.create()
     except FileExistsError as error:
@@ -126,6 +251,8 @@ def _make(folder: RunFolder, spec: RunSpec, origins: dict[str, str]) -> None:
     now = time.time()
     try:
         write_json(folder.run_json, _asked(spec, origins, now), fsync=True)
+        if spec.recover or spec.restarts:
+            write_env(folder, environ)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise UsageError(
@@ -162,10 +289,10 @@ def _await_command(folder: RunFolder) -> dict[str, Any] | None:
         if started is not None or files.exit_json.exists() or _over(folder):
             return started
         time.sleep(0.01)
-    raise LaunchError(f"the command was not started within {PLACED_WITHIN_S:g} s: {_why_not(folder)}")
+    raise LaunchError(f"the command was not started within {PLACED_WITHIN_S:g} s: {why_not(folder)}")
 
 
-def _why_not(folder: RunFolder) -> str:
+def why_not(folder: RunFolder) -> str:
     """Return the best reason there is for a command that was not started."""
     with contextlib.suppress(OSError):
         look = os.statvfs(folder.path)

@@ -41,6 +41,8 @@ _SCALARS: Final = (
     "_rates",
     "_sum_inverse_rates",
 )
+_LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None}
+"""Scalars too, with what they are in a snapshot of a version that did not know them."""
 
 _NEEDS_TOKENS: Final = "give --tokens-per-step or print tokens"
 _NEEDS_TIME: Final = "print dt, or wait for a second line with a higher step"
@@ -82,6 +84,8 @@ class Meter:
     ``records`` counts them; ``step`` and ``loss`` are the latest printed; ``highest_step`` is of the whole run,
     ``first_step`` and ``last_step`` of this attempt. ``segment`` rises whenever the step falls: the program
     went back to an earlier point (or a new attempt began), the window is emptied and the sums go on.
+    ``grad_norm_nonfinite`` counts records whose gradient norm is NaN or infinite, ``highest_epoch`` is the highest
+    printed; both are of the whole run.
     """
 
     __slots__ = (
@@ -102,6 +106,8 @@ class Meter:
         "_window",
         "figures",
         "first_step",
+        "grad_norm_nonfinite",
+        "highest_epoch",
         "highest_step",
         "last_step",
         "loss",
@@ -141,6 +147,8 @@ class Meter:
         self._sum_dt_s = 0.0
         self._rates = 0
         self._sum_inverse_rates = 0.0
+        self.grad_norm_nonfinite = 0
+        self.highest_epoch: float | None = None
 
     def add(self, record: Record) -> None:
         """Take in one record. Every statement here and in ``_pace`` runs once per log line of the night."""
@@ -164,6 +172,11 @@ class Meter:
                 loss = None
         self._window.append((dt, tokens, rate, loss))
         self.records += 1
+        norm, epoch = record.grad_norm, record.epoch
+        if norm is not None and not -inf < norm < inf:
+            self.grad_norm_nonfinite += 1
+        if epoch is not None and -inf < epoch < inf and (self.highest_epoch is None or epoch > self.highest_epoch):
+            self.highest_epoch = epoch
 
     def _adopt(self, rank: int) -> bool:
         """Say whether ``rank`` is to be measured from now on: it is the first seen, or lower than all seen so far."""
@@ -336,7 +349,7 @@ class Meter:
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that was learned as builtins (msgpack or JSON with NaN); figures and window size are not in it."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in _SCALARS}
+        state: dict[str, Any] = {name: getattr(self, name) for name in (*_SCALARS, *_LATER)}
         state["window"] = list(self._window)
         state["gains"] = list(self._gains)
         return state
@@ -345,6 +358,8 @@ class Meter:
         """Go on exactly where ``snapshot`` was taken."""
         for name in _SCALARS:
             setattr(self, name, state[name])
+        for name, unknown in _LATER.items():
+            setattr(self, name, state.get(name, unknown))
         self._window.clear()
         self._window.extend((dt, tokens, rate, loss) for dt, tokens, rate, loss in state["window"])
         self._gains.clear()

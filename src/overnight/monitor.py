@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from overnight.announce import announced
 from overnight.events import Measure, Record, Verdict
-from overnight.lifecycle import Decision, Event, Plan, RunState, decide
+from overnight.lifecycle import decide
 from overnight.meter import Figures, Meter
 from overnight.readers import Reader
 from overnight.readers.sniff import Sniffer
 from overnight.rules import Moment, RecordRule, TimeRule
+from overnight.states import Decision, Event, Plan, Reached, RunState
 from overnight.tail import Line, Tail
 
 
@@ -51,6 +53,8 @@ class Monitor:
         time_rules: Sequence[TimeRule],
         figures: Figures,
         window: int,
+        restarts: int = 0,
+        backoff_s: float = 2.0,
     ) -> None:
         self.make_readers = make_readers
         self.rules = tuple(rules)
@@ -65,6 +69,17 @@ class Monitor:
         self.segment = self.meter.segment
         self.state = RunState()
         self.sick_since: int | None = None
+        self.restarts = restarts
+        self.backoff_s = backoff_s
+        # What the log says besides records: how often the training moved on and how often it announced a silence (both
+        # count from this object's beginning), and the silence that was announced since it moved last.
+        self.moves = 0
+        self.heard = 0
+        self.phase: str | None = None
+        # Kept here, in one transaction with the rest, for whoever measures silences.
+        self.remembered: dict[str, Any] = {}
+        self._moved_to: int | None = None
+        self._asked: list[tuple[RecordRule, dict[str, Any]]] = []
         self._forget()
 
     def begin_attempt(self, number: int) -> None:
@@ -76,7 +91,16 @@ class Monitor:
         self.segment = self.meter.segment
         self.sniffer = Sniffer(self.make_readers())
         self.sick_since = None
+        self.phase = self._moved_to = None
         self._forget()
+
+    def change(self, rules: Sequence[RecordRule], time_rules: Sequence[TimeRule], figures: Figures) -> None:
+        """Go on with other rules or another plan; what a rule of the same name remembers stays."""
+        self.rules, self.time_rules = tuple(rules), tuple(time_rules)
+        self.figures = self.meter.figures = figures
+        for rule in (*self.rules, *self.time_rules):
+            self.memories.setdefault(rule.name, rule.fresh())
+        self._ask()
 
     def feed(self, data: bytes, at: float, source: int = 0, offset: int = 0) -> Outcome:
         """Read ``data``, the next bytes of ``source``, which arrived at ``at`` (seconds since the epoch).
@@ -125,7 +149,18 @@ class Monitor:
     def plan(self) -> Plan:
         """Return how far the run is from its planned end."""
         meter = self.meter
-        return Plan(steps=self.figures.steps, interval=meter.interval or 1, last_step=meter.last_step)
+        return Plan(
+            steps=self.figures.steps,
+            interval=meter.interval or 1,
+            last_step=meter.last_step,
+            restarts=self.restarts,
+            backoff_s=self.backoff_s,
+        )
+
+    def reached(self) -> Reached | None:
+        """Return how far the run has come, over all its attempts; None before the first step."""
+        meter = self.meter
+        return None if meter.highest_step is None else (meter.highest_epoch or 0.0, meter.highest_step)
 
     def measure(self) -> Measure:
         """Return the figures of this moment."""
@@ -138,6 +173,9 @@ class Monitor:
             "sniffer": self.sniffer.snapshot(),
             "meter": self.meter.snapshot(),
             "memories": {name: dict(memory) for name, memory in self.memories.items()},
+            "phase": self.phase,
+            "moved_to": self._moved_to,
+            "remembered": dict(self.remembered),
             "attempt": self.attempt,
             "segment": self.segment,
             "sick_since": self.sick_since,
@@ -152,29 +190,46 @@ class Monitor:
         meter.restore(state["meter"])
         attempt, segment, sick_since = state["attempt"], state["segment"], state["sick_since"]
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
+        phase, moved_to, remembered = state.get("phase"), state.get("moved_to"), dict(state.get("remembered", {}))
         # Only now, when all of it was understood: half a state would be worse than none.
         self.tails, self.sniffer, self.meter = tails, sniffer, meter
         self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
+        self.phase, self._moved_to, self.remembered = phase, moved_to, remembered
         self._forget()
-        self.memories.update(memories)
+        for name, memory in memories.items():  # over what a fresh one holds, for an older version may know less
+            self.memories[name].update(memory)
 
     def _lines(self, lines: Sequence[Line], at: float, source: int) -> Outcome:
         entries: list[Entry] = []
         verdicts: list[Verdict] = []
         sniffer, meter, attempt = self.sniffer, self.meter, self.attempt
         for line in lines:
-            for record in sniffer(line, at, source):
+            records = sniffer(line, at, source)
+            if not records:
+                self._hear(line.text)
+            for record in records:
                 meter.add(record)
+                if record.kind != "train" or record.step is None or record.step != self._moved_to:
+                    self._moved_to = record.step
+                    self.moves += 1
+                    self.phase = None
                 if meter.segment != self.segment:
                     self.segment = meter.segment
                     self.sick_since = None
                     self._forget()
                 entries.append(Entry(record, attempt, self.segment))
-                for rule in self.rules:
-                    verdict = rule(record, self.memories[rule.name])
+                for rule, memory in self._asked:  # anew for each record: a segment may have begun with it
+                    verdict = rule(record, memory)
                     if verdict is not None:
                         verdicts.append(self._found(verdict))
         return Outcome(entries, verdicts)
+
+    def _hear(self, text: str) -> None:
+        """Take in what a line that is no record says about the silence to come."""
+        said = announced(text.encode("utf-8", "replace"))
+        if said is not None:
+            self.phase = said or None
+            self.heard += 1
 
     def _found(self, verdict: Verdict) -> Verdict:
         if verdict.severity == "critical" and self.sick_since is None:
@@ -187,3 +242,8 @@ class Monitor:
             self.memories[rule.name] = rule.fresh()
         for limit in self.time_rules:
             self.memories.setdefault(limit.name, limit.fresh())
+        self._ask()
+
+    def _ask(self) -> None:
+        """Pair the rules with their memories; one that has nothing to judge by is not asked at all."""
+        self._asked = [(rule, self.memories[rule.name]) for rule in self.rules if not getattr(rule, "silent", False)]

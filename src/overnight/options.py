@@ -11,12 +11,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from overnight.quantities import Choice, count, duration_s, number, pattern, switch, text, tokens, wait_s
+from overnight.quantities import (
+    Choice,
+    commands,
+    count,
+    duration_s,
+    moment,
+    money,
+    number,
+    pattern,
+    price,
+    switch,
+    text,
+    tokens,
+    wait_s,
+    whole,
+    words,
+)
 
-NOT_SETTINGS = frozenset({"HOME", "RUN_ID", "RUN_DIR", "ATTEMPT", "CHECKPOINT", "SKIP_STEPS", "STOP_AT", "ROLE"})
-"""OVERNIGHT_* names that Overnight itself reads or hands to the training; never settings."""
+NOT_SETTINGS = frozenset(
+    "HOME RUN_ID RUN_DIR ATTEMPT CHECKPOINT SKIP_STEPS STOP_AT ROLE EVENT STATE CAUSE TEXT STEP LAST_CHECKPOINT".split()
+)
+"""OVERNIGHT_* names that Overnight itself reads or hands to the training and to hooks; never settings."""
 
-RULES = ("nonfinite", "divergence", "wall_clock")
+RULES = (
+    "nonfinite", "divergence", "collapse", "spike", "stall", "wall_clock", "until", "max_steps", "cost",
+)  # fmt: skip
 ACTIONS = ("note", "alert", "stop", "terminate")
 
 
@@ -31,6 +51,12 @@ class Setting:
     group: str
     default: Any = None
     metavar: str | None = None
+    many: bool = False
+
+    @property
+    def field(self) -> str:
+        """Return the name of its field in the spec, where it has one: durations are kept in seconds."""
+        return f"{self.name}_s" if self.metavar == "TIME" else self.name
 
     @property
     def flag(self) -> str:
@@ -55,14 +81,31 @@ _WHOLE = "a whole number above zero such as 4, 124e6, 124M or 1.3B"
 _ABOVE = "a number above zero such as 312 or 7.5"
 
 
-def _duration(name: str, default: float, about: str, group: str = "end") -> Setting:
+def _duration(name: str, default: float | None, about: str, group: str = "end") -> Setting:
     return Setting(
         name=name, parse=duration_s, wants=_SECONDS, default=default, metavar="TIME", help=about, group=group
     )
 
 
-def _count(name: str, about: str, default: int | None = None) -> Setting:
-    return Setting(name=name, parse=count, wants=_WHOLE, default=default, metavar="N", help=about, group="measure")
+def _count(name: str, about: str, default: int | None = None, group: str = "measure") -> Setting:
+    return Setting(name=name, parse=count, wants=_WHOLE, default=default, metavar="N", help=about, group=group)
+
+
+def end_commands(raw: object) -> tuple[str, ...]:
+    """Return the commands of ``--on-end``; ValueError for one that is nothing but its suffix."""
+    from overnight.hookfiles import parse_on_end  # here, since few runs have one
+
+    found = commands(raw)
+    for one in found:
+        parse_on_end(one)
+    return found
+
+
+def _commands(name: str, metavar: str, parse: Callable[[object], Any], about: str) -> Setting:
+    wants = "a shell command"
+    return Setting(
+        name=name, parse=parse, wants=wants, default=(), metavar=metavar, group="tell", help=about, many=True
+    )
 
 
 def _choice(name: str, words: Sequence[str], default: str | None, about: str, group: str) -> Setting:
@@ -82,6 +125,9 @@ GROUPS = {
     "read": "how its log is read",
     "measure": "how it is measured (what is not given is not guessed)",
     "judge": "when it should not go on",
+    "limit": "how far it may go",
+    "again": "how it is started again",
+    "tell": "who is told",
 }
 
 SETTINGS: tuple[Setting, ...] = (
@@ -93,6 +139,15 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="FILE",
         group="place",
         help="append the output to FILE (default: output.log in the run folder); a regular file, never truncated",
+    ),
+    Setting(
+        name="engine",
+        parse=text,
+        wants="one of local, tmux",
+        default="local",
+        metavar="local|tmux",
+        group="place",
+        help="tmux: also show it live in a tmux session of the run's name",
     ),
     Setting(
         name="settle",
@@ -121,7 +176,7 @@ SETTINGS: tuple[Setting, ...] = (
         wants="true or false",
         default=False,
         group="read",
-        help="make C programs write whole lines at once (libstdbuf)",
+        help="make C programs write whole lines at once (stdbuf)",
     ),
     _count("window", "records in the rolling window", 10),
     _count("steps", "planned steps: ETA and ended_early; never a limit"),
@@ -135,9 +190,51 @@ SETTINGS: tuple[Setting, ...] = (
     _count("layers", "layers, for the attention term"),
     _count("seq_len", "sequence length, for the attention term"),
     _count("width", "model width, for the attention term"),
-    _count("vocab_size", "vocabulary size; makes a loss above 20 a divergence"),
+    _count("vocab_size", "vocabulary size; makes a loss above 20 a divergence and a return to ln(N) a collapse"),
     _number("max_loss", "a loss above this is a divergence", "judge"),
-    _number("max_hours", "end the run before this many hours, early enough for its save", "judge"),
+    _duration("stall", None, "end the run after this long without a new step (default: learned)", "judge"),
+    _duration("start_limit", None, "end the run if its first step takes longer (default: only alert)", "judge"),
+    _duration("exit_limit", None, "end a command that is still there so long after its last step", "judge"),
+    _number("max_hours", "end the run before this many hours, early enough for its save", "limit"),
+    Setting(
+        name="until",
+        parse=moment,
+        wants="a time of day such as 07:30 or a date such as '2026-12-01 07:30'",
+        metavar="WHEN",
+        group="limit",
+        help="end the run before 07:30, or '2026-12-01 07:30'",
+    ),
+    _count("max_steps", "end the run at this step", group="limit"),
+    Setting(
+        name="max_cost", parse=money, wants="an amount such as 40", metavar="X", group="limit",
+        help="end the run before it has cost this much; needs --price",
+    ),
+    Setting(
+        name="price", parse=price, wants="a price such as 2.49/h or 60/day", metavar="X/h", group="limit",
+        help="what the machine costs per hour, e.g. 2.49/h",
+    ),
+    Setting(
+        name="restarts", parse=whole, wants="a whole number such as 3, or 0", default=0, metavar="N", group="again",
+        help="start it again up to N times after a failure that a restart may mend",
+    ),
+    _duration("backoff", 2.0, "wait before the first restart; doubles up to 5 minutes", "again"),
+    Setting(
+        name="resume_args", parse=words, wants="words such as '--resume latest'", default=(), metavar="'ARGS'",
+        group="again", help="append these words to the command from its second start on",
+    ),
+    Setting(
+        name="recover", parse=switch, wants="true or false", default=False, group="again",
+        help="let `overnight recover` start it again after a reboot",
+    ),
+    _commands(
+        "on_event", "CMD", commands,
+        "shell command for a verdict, restart, end or near limit (JSON on stdin); repeatable",
+    ),
+    _commands(
+        "on_end", "CMD[:WHEN]", end_commands,
+        "shell command at the end; WHEN: success, failure, limit, stopped or always (default); repeatable",
+    ),
+    _duration("hook_timeout", 60.0, "time a hook may take", "tell"),
     *(_choice(f"action_{rule}", ACTIONS, None, f"what {rule} asks for", "judge") for rule in RULES),
     Setting(
         name="checkpoints",
@@ -152,5 +249,22 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 TABLES = {
     "nonfinite": {"action": "action_nonfinite", "signal": "nonfinite_signal"},
     "divergence": {"action": "action_divergence", "max_loss": "max_loss"},
+    "collapse": {"action": "action_collapse", "vocab_size": "vocab_size"},
+    "spike": {"action": "action_spike"},
+    "stall": {
+        "action": "action_stall",
+        "limit": "stall",
+        "start_limit": "start_limit",
+        "exit_limit": "exit_limit",
+    },
     "wall_clock": {"action": "action_wall_clock", "max_hours": "max_hours"},
+    "until": {"action": "action_until", "until": "until"},
+    "max_steps": {"action": "action_max_steps", "max_steps": "max_steps"},
+    "cost": {"action": "action_cost", "max_cost": "max_cost", "price": "price"},
 }
+
+CHANGEABLE = (
+    "max_hours", "until", "max_steps", "max_cost", "price", "stall", "start_limit", "exit_limit", "restarts", "backoff",
+    "max_loss", "steps", "grace", "grace_max",
+)  # fmt: skip
+"""What ``overnight set`` may change in a run that is going on, beside what a rule asks for (``--action``)."""

@@ -9,19 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from overnight.attempt import Attempt
 from overnight.clocks import boot_clock
+from overnight.errors import FolderError
 from overnight.facts import Facts
-from overnight.folder import RunFolder, utc, write_json
+from overnight.folder import RunFolder, read_json, utc, write_json
+from overnight.gauges import Gauges, Now
 from overnight.monitor import Monitor
-from overnight.snapshot import build
+from overnight.snapshot import Used, build
 from overnight.spec import RunSpec
 
 PUBLISH_EVERY_S = 3.0
 PUBLISH_EARLY_S = 0.2
 EARLY_RECORDS = 10
+
+MOVING = frozenset({"updated_at", "active_s", "elapsed_s", "cost", "cost_forecast", "silent_s", "backoff_until"})
+"""Fields that change by themselves: no reason to write when nothing else has."""
 
 HEARTBEAT_S = 15.0
 """A status this old is written anew at the next waking, though nothing moved: its age tells that somebody is there."""
@@ -31,32 +37,41 @@ class Publisher:
     """The one writer of status.json. ``urgent`` asks for it to be written in this turn."""
 
     def __init__(
-        self, folder: RunFolder, spec: RunSpec, monitor: Monitor, facts: Facts, *, created_at: float | None
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        monitor: Monitor,
+        facts: Facts,
+        *,
+        created_at: float | None,
+        hooks: Callable[[], dict[str, Any] | None],
     ) -> None:
         self.folder = folder
         self.spec = spec
         self.monitor = monitor
         self.facts = facts
         self.created_at = created_at
+        self.hooks = hooks
+        self.engine: str | None = None
         self.urgent = True
         self.moved = False
         self.at = self.written_at = 0.0
         self.last: dict[str, Any] = {}
 
-    def turn(self, attempt: Attempt | None, *, moved: bool) -> None:
+    def turn(self, gauges: Gauges, *, moved: bool) -> None:
         """Write the status if it is time for it; ``moved`` says that there is something new in it."""
         self.moved = self.moved or moved
         if self.urgent or boot_clock() - self.at >= self._every_s():
-            self.publish(attempt)
+            self.publish(gauges.now())
 
     def next_turn_s(self, now: float) -> float | None:
         """Return when ``turn`` wants to be called though nothing happens; None if it does not."""
         return max(0.0, self.at + self._every_s() - now) if self.moved else None
 
-    def publish(self, attempt: Attempt | None) -> None:
+    def publish(self, now_known: Now) -> None:
         """Write the status now, if anything in it has changed."""
-        status = self._status(attempt)
-        compared = {name: value for name, value in status.items() if name not in ("updated_at", "active_s")}
+        status = self.status(now_known)
+        compared = {name: value for name, value in status.items() if name not in MOVING}
         now = self.at = boot_clock()
         self.moved = False
         if compared == self.last and not self.urgent and now - self.written_at < HEARTBEAT_S:
@@ -69,21 +84,57 @@ class Publisher:
         """Return how old the figures may become: little while everybody looks at the first steps."""
         return PUBLISH_EARLY_S if self.monitor.meter.records < EARLY_RECORDS else PUBLISH_EVERY_S
 
-    def _status(self, attempt: Attempt | None) -> dict[str, Any]:
+    def status(self, known: Now) -> dict[str, Any]:
+        """Return the status as it would be written now."""
+        attempt = known.attempt
         started = attempt is not None and attempt.command is not None
         return build(
             spec=self.spec,
             monitor=self.monitor,
             state=self.monitor.state,
-            attempts=[] if attempt is None else [self._line(attempt)],
+            attempts=self._attempts(attempt),
             verdicts=self.facts.verdicts,
             created_at=self.created_at,
             now=time.time(),
-            active_s=round(attempt.active_s(), 3) if attempt is not None and started else None,
+            used=Used(
+                active_s=round(known.active_s, 3) if started else None,
+                elapsed_s=known.elapsed_s,
+                resume_in_s=known.resume_in_s,
+                silent_s=known.silent_s,
+                phase=self.monitor.phase,
+                last_lines=self._last_lines(),
+            ),
             keepers={"supervisor": os.getpid()},
             checkpoint=self._checkpoint(),
             notes=self.facts.notes,
+            hooks=self.hooks(),
+            engine=self._engine(),
         )
+
+    def _engine(self) -> str:
+        """Return the engine that placed the run in the end: tmux may not have been there."""
+        if self.engine is None:
+            with contextlib.suppress(FolderError):
+                self.engine = (read_json(self.folder.engine_json) or {}).get("engine")
+        return self.engine or self.spec.engine
+
+    def _last_lines(self) -> list[str] | None:
+        """Return the last words of the newest attempt that has failed."""
+        ends = self.facts.attempt_ends
+        return (ends[max(ends)].get("lines") or None) if ends else None
+
+    def _attempts(self, attempt: Attempt | None) -> list[dict[str, Any]]:
+        """Return a line for each attempt: the earlier ones as the journal tells, the newest as it is."""
+        if attempt is None:
+            return []
+        ends = self.facts.attempt_ends
+        blank = dict.fromkeys(attempt.line())
+        earlier = [
+            {**blank, "n": number, **{name: ends[number][name] for name in blank if name in ends[number]}}
+            for number in sorted(ends)
+            if number < attempt.number
+        ]
+        return [*earlier, self._line(attempt)]
 
     def _line(self, attempt: Attempt) -> dict[str, Any]:
         line = attempt.line()
@@ -93,8 +144,11 @@ class Publisher:
             line.update(exit_code=how.exit_code, signal=how.signal)
         ended = self.facts.attempt_ends.get(attempt.number) or {}
         line.update({name: ended[name] for name in ended if name in line})
-        if self.monitor.state.ended:
-            line.update(cause=self.monitor.state.cause, ended_at=utc(how.at if how is not None else None))
+        state = self.monitor.state
+        if state.ended and not ended:  # its end is being written down
+            line.update(cause=state.cause, cause_text=state.cause_text)
+        if state.ended and line["ended_at"] is None:
+            line.update(ended_at=utc(how.at if how is not None else None))
         return line
 
     def _checkpoint(self) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
+from datetime import datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 
 UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -65,6 +67,73 @@ def count(raw: object) -> int:
     if not 0 < value <= LARGEST or value != value.to_integral_value():
         raise ValueError(raw)
     return int(value)
+
+
+def whole(raw: object) -> int:
+    """Return a whole number, 0 included."""
+    return 0 if not isinstance(raw, (bool, float)) and str(raw).strip() == "0" else count(raw)
+
+
+_PER_H = {"s": 3600.0, "sec": 3600.0, "min": 60.0, "h": 1.0, "hr": 1.0, "hour": 1.0, "d": 1 / 24, "day": 1 / 24}
+
+
+def money(raw: object) -> float:
+    """Return an amount above zero, in whatever currency the price has: 40, $40."""
+    return number(raw.strip().lstrip("$€£").strip() if isinstance(raw, str) else raw)
+
+
+def price(raw: object) -> float:
+    """Return a price per hour: 2.49/h, $2.49/hour, 60/day; a plain number is per hour already."""
+    if not isinstance(raw, str):
+        return money(raw)
+    amount, slash, unit = raw.partition("/")
+    if slash and unit.strip().lower() not in _PER_H:
+        raise ValueError(raw)
+    return money(amount) * (_PER_H[unit.strip().lower()] if slash else 1.0)
+
+
+def moment(raw: object) -> time | datetime:
+    """Return a time of day (07:30) or a date with one (2026-11-30 07:30, zone and seconds if given)."""
+    if isinstance(raw, (time, datetime)):
+        return raw
+    if not isinstance(raw, str) or ":" not in raw:  # "07" would be read as seven o'clock, 20261130 as a date
+        raise ValueError(raw)
+    written = raw.strip()
+    return datetime.fromisoformat(written) if "-" in written[:8] else time.fromisoformat(written.zfill(5))
+
+
+def epoch_of(asked: time | datetime, now: float) -> float:
+    """Return seconds since the epoch of the next such time of day (or of the very date), in local time unless it says.
+
+    RefusedError for a date that has passed at ``now``.
+    """
+    if isinstance(asked, datetime):
+        found = asked.timestamp()
+        if found <= now:
+            raise RefusedError("has passed already")
+        return found
+    today = datetime.fromtimestamp(now, tz=asked.tzinfo)
+    for days in (0, 1, 2):  # a time that a change of clocks leaves out on one day is there on the next
+        found = datetime.combine(today.date() + timedelta(days=days), asked).timestamp()
+        if found > now:
+            return found
+    raise RefusedError("comes on no day")
+
+
+def words(raw: object) -> tuple[str, ...]:
+    """Return the words of a command line, quoted as for a shell; an array of a file is taken as it is."""
+    if isinstance(raw, (list, tuple)) and all(isinstance(one, str) for one in raw):
+        return tuple(raw)
+    found = tuple(shlex.split(text(raw)))
+    if not found:
+        raise ValueError(raw)
+    return found
+
+
+def commands(raw: object) -> tuple[str, ...]:
+    """Return one or several shell commands."""
+    several = raw if isinstance(raw, (list, tuple)) else [raw]
+    return tuple(text(one.strip() if isinstance(one, str) else one) for one in several)
 
 
 def switch(raw: object) -> bool:

@@ -221,6 +221,10 @@ class SaveWatch:
         self.silences = Silences()
         self.saved = saved
 
+    def saving(self) -> bool:
+        """Say whether a save was begun and is not over yet."""
+        return self.saves.began is not None and self.saves.ended is None
+
     def look(self, now: float, step: int | None, step_s: float | None, *, at_last: bool = False) -> bool:
         """Tell a save that is over, and how long the log was silent around it; True if there was one."""
         self.silences.stepped(step, now, step_s)

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import difflib
 import os
-import random
 import shutil
-import stat
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from overnight.errors import UsageError
 from overnight.folder import check_name
 from overnight.options import ACTIONS, BY_NAME, NOT_SETTINGS, RULES, SETTINGS, TABLES
-from overnight.quantities import RefusedError, quoted
+from overnight.places import check_text, checked_log, find_executable, made_up_name
+from overnight.quantities import RefusedError, epoch_of, quoted
 from overnight.spec import RunSpec
 
-NOT_ASKED = {"max_hours": "none", "pattern": "none", "checkpoints": "the working folder"}
+NOT_ASKED = {
+    **dict.fromkeys(("max_hours", "until", "max_steps", "max_cost", "pattern"), "none"),
+    "checkpoints": "the working folder",
+    "stall": "learned from the run",
+    "start_limit": "none, an alert after 30 min",
+    "exit_limit": "as a stall",
+}
 """What a setting without a value means, where that is not "unknown"."""
 
 
@@ -45,11 +52,13 @@ def resolve(
     home: str | Path,
     environ: Mapping[str, str] = os.environ,
     cwd: str | Path | None = None,
+    now: float | None = None,
 ) -> Resolved:
     """Return one frozen spec from flags > environment > project file > user file > defaults.
 
     ``flags`` maps setting names to raw values (None: not given; "action": a list of RULE=ACTION). ``argv`` may be empty
-    when only the settings are to be shown. UsageError, one sentence, for anything that cannot be done as asked.
+    when only the settings are to be shown; ``now`` (seconds since the epoch) is what ``until 07:30`` counts from.
+    UsageError, one sentence, for anything that cannot be done as asked.
     """
     here = str(cwd) if cwd is not None else os.getcwd()
     warnings: list[str] = []
@@ -58,6 +67,7 @@ def resolve(
         asked.update(layer)
     values, origins = _parse(asked)
     _reconcile(values, origins)
+    _date(values, origins, time.time() if now is None else now)
     _place(values, origins, str(home), here, warnings)
     if values["line_buffered"] and shutil.which("stdbuf", path=environ.get("PATH", os.defpath)) is None:
         raise UsageError(
@@ -65,15 +75,13 @@ def resolve(
             f"install it or do without line-buffered"
         )
     for position, word in enumerate((*argv, here, values["log"], values["checkpoints"] or "")):
-        _check_text(word, position, len(argv))
+        check_text(word, position, len(argv))
     spec = RunSpec(
         argv=tuple(argv),
         executable=find_executable(argv[0], environ.get("PATH"), here) if argv else "",
         cwd=here,
         actions={rule: values[f"action_{rule}"] for rule in RULES if values[f"action_{rule}"] is not None},
-        grace_s=values["grace"],
-        grace_max_s=values["grace_max"],
-        **{key: values[key] for key in RunSpec.__struct_fields__ if key in values},
+        **{one.field: values[one.name] for one in SETTINGS if one.field in RunSpec.__struct_fields__},
     )
     return Resolved(spec=spec, origins=origins, settle_s=values["settle"], warnings=tuple(warnings), values=values)
 
@@ -85,6 +93,8 @@ def explain(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
         shown = NOT_ASKED.get(setting.name, "unknown") if value is None else _shown(value)
         if value is not None and setting.metavar == "TIME":
             shown = f"{value:g} s"
+        if value is not None and setting.name == "until":
+            shown = datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
         if value is None and setting.name.startswith("action_"):
             shown = "the rule's own"
         if value is None and setting.name == "max_loss":
@@ -97,6 +107,8 @@ def _shown(value: object) -> str:
     """Return a value as it might have been written: true, 524288 rather than True, 524288.0."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return "; ".join(value) or "none"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -266,6 +278,10 @@ def _parse(asked: Layer) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Bring settings in line that only make sense together."""
+    if values["max_cost"] is not None and values["price"] is None:
+        raise UsageError(
+            f"max-cost ({origins['max_cost']}) needs what the machine costs: add --price, such as --price 2.49/h"
+        )
     if values["grace"] <= values["grace_max"]:
         return
     if origins["grace_max"] == "default":
@@ -275,6 +291,16 @@ def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
         f"grace ({values['grace']:g} s, {origins['grace']}) is longer than grace-max "
         f"({values['grace_max']:g} s, {origins['grace_max']}); lower the one or raise the other"
     )
+
+
+def _date(values: dict[str, Any], origins: dict[str, str], now: float) -> None:
+    """Turn the time of day at which the run is to be over into the moment when it next comes."""
+    if values["until"] is None:
+        return
+    try:
+        values["until"] = epoch_of(values["until"], now)
+    except RefusedError as error:
+        raise UsageError(f"until {values['until']} ({origins['until']}) {error}; give a later one") from error
 
 
 def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str, warnings: list[str]) -> None:
@@ -294,86 +320,3 @@ def _place(values: dict[str, Any], origins: dict[str, str], home: str, here: str
             asked = f"checkpoints ({origins['checkpoints']})"
             warnings.append(f"{asked}: {folder} does not exist yet; no save is seen until the script makes it")
         values["checkpoints"] = os.path.normpath(folder)
-
-
-def made_up_name(home: str) -> str:
-    """Return a name that no run in ``home`` has."""
-    while True:
-        words = random.choice(ADJECTIVES), random.choice(NOUNS)  # noqa: S311 - no secret
-        name = f"{words[0]}-{words[1]}-{random.randrange(100):02d}"  # noqa: S311
-        if not os.path.lexists(os.path.join(home, "runs", name)):
-            return name
-
-
-ADJECTIVES = (
-    "amber bold brave brisk calm clear cool crisp dusky early fair gentle golden grand keen kind late lively lucky "
-    "mellow mild neat noble pale patient plain proud quick quiet rapid ready serene sharp silent silver slow soft "
-    "solid steady still sunny swift tidy vast warm wide wise young"
-).split()
-NOUNS = (
-    "acorn badger beacon birch brook cedar cliff comet coral crane delta dune eagle ember falcon fern fjord glade "
-    "grove harbor hawk heron hill island juniper lagoon lake lantern lark maple marsh meadow moon moss oak orchard "
-    "otter owl pebble pine pond raven reef ridge river robin shore spruce star stone stream summit tern tide valley "
-    "willow wren"
-).split()
-
-
-# -- what has to exist on this machine -------------------------------------------------------------------------------
-
-
-def find_executable(command: str, path: str | None, here: str) -> str:
-    """Return the absolute path of ``command`` as a shell with this PATH would find it; UsageError if it cannot run."""
-    blocked = None
-    if "/" in command:
-        places, looked = [os.path.join(here, command)], f"looked for {os.path.join(here, command)}"
-    else:
-        folders = (os.defpath if path is None else path).split(os.pathsep)
-        places = [os.path.join(here, folder, command) for folder in folders] if command else []
-        looked = "looked in PATH"
-    for place in places:
-        try:
-            mode = os.stat(place).st_mode
-        except (OSError, ValueError):
-            continue
-        if stat.S_ISREG(mode) and os.access(place, os.X_OK):
-            return place
-        if not stat.S_ISDIR(mode):
-            blocked = blocked or place
-        elif "/" in command:
-            raise UsageError(f"not executable: {command} is a directory")
-    if blocked is None:
-        raise UsageError(f"command not found: {command} ({looked})")
-    raise UsageError(f"not executable: {command} (chmod +x {blocked}, or run it with its interpreter)")
-
-
-def checked_log(path: str, origin: str) -> str:
-    """Return ``path`` made plain if a log may be appended there; UsageError for anything but a regular file."""
-    where = f"log ({origin}): {path}"
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        parent = os.path.dirname(os.path.realpath(path))
-        if path.endswith("/") or not os.path.isdir(parent):
-            raise UsageError(f"{where} cannot be made: {parent} is not a folder; make it first") from None
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise UsageError(f"{where} cannot be made: {parent} is not writable") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{where} cannot be used: {error}") from error
-    else:
-        if not stat.S_ISREG(mode):
-            raise UsageError(f"{where} is not a regular file; a log must be one (or not exist yet)")
-        if not os.access(path, os.R_OK | os.W_OK):  # appended to by the command, read by the supervisor
-            raise UsageError(f"{where} may not be both read and written")
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-
-
-def _check_text(word: str, position: int, words: int) -> None:
-    what = f"word {position + 1} of the command" if position < words else "a path of the run"
-    try:
-        word.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{what} is not valid UTF-8 ({word!r}); rename it, the run folder could not hold it"
-        ) from error
-    if "\0" in word:
-        raise UsageError(f"{what} holds a NUL byte")

@@ -452,6 +452,8 @@ class Keeper:
         self.attempt = folder
         parent, start_ticks = stat_of(pid)
         same = start_ticks == ticks and self.boot_id.encode() in data
+        if b'"watched": true' in read(f"{folder}/start.json"):
+            return  # started by hand: never a child of ours, and the supervisor may know how it ended
         if same and parent == os.getpid():
             self.command = pid
         elif not same and not self.publish_exit(pid, '"exit_code": null, "signal": null, "core": false'):

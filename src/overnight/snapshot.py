@@ -8,14 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from overnight.events import Measure, Verdict
 from overnight.folder import utc
-from overnight.lifecycle import RunState, exit_code
 from overnight.monitor import Monitor
-from overnight.spec import RunSpec
+from overnight.spec import RunSpec, cost
+from overnight.states import RunState, exit_code
 
 FORMAT = 1
 SHOWN_VERDICTS = 50
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has used so far and how long it has been silent; ``active_s`` is None before its command began."""
+
+    active_s: float | None
+    elapsed_s: float
+    resume_in_s: float | None = None
+    silent_s: float | None = None
+    phase: str | None = None
+    last_lines: list[str] | None = None
 
 
 def verdict_line(verdict: Verdict) -> dict[str, Any]:
@@ -41,12 +54,14 @@ def build(
     verdicts: Sequence[Verdict],
     created_at: float | None,
     now: float,
-    active_s: float | None,
+    used: Used,
     keepers: dict[str, Any],
     checkpoint: dict[str, Any] | None,
     notes: Sequence[str],
+    hooks: dict[str, Any] | None,
+    engine: str,
 ) -> dict[str, Any]:
-    """Return the whole snapshot; ``now`` in seconds since the epoch, ``active_s`` seconds the command has run."""
+    """Return the whole snapshot; ``now`` in seconds since the epoch."""
     measure = monitor.measure()
     how = state.exit
     live = attempts[-1] if attempts else {}
@@ -54,8 +69,8 @@ def build(
         "format": FORMAT,
         "name": spec.name,
         "state": state.state,
-        "cause": state.cause if state.ended else (state.order.cause if state.order else None),
-        "cause_text": state.cause_text if state.ended else (state.order.text if state.order else None),
+        "cause": state.order.cause if state.order and not state.ended else state.cause,
+        "cause_text": state.order.text if state.order and not state.ended else state.cause_text,
         "attempt": state.attempt or None,
         "pid": live.get("pid"),
         **_figures(spec, monitor, measure),
@@ -63,7 +78,7 @@ def build(
         "created_at": None if created_at is None else utc(created_at),
         "updated_at": utc(now),
         "ended_at": utc(how.at if how is not None and how.at is not None else now) if state.ended else None,
-        "active_s": active_s,
+        **_usage(spec, state, used, measure, now),
         "log": spec.log,
         "argv": list(spec.argv),
         "cwd": spec.cwd,
@@ -76,6 +91,42 @@ def build(
         "checkpoint": checkpoint,
         "attempts": list(attempts),
         "notes": list(notes),
+        "engine": engine,
+        "limits": limits(spec),
+        "hooks": hooks,
+    }
+
+
+def _usage(spec: RunSpec, state: RunState, used: Used, measure: Measure, now: float) -> dict[str, Any]:
+    # Nothing is saved by a plan that comes to its end later than the machine is given back, so it is the whole that is
+    # forecast: what was used, and what the steps that are left will take.
+    whole_s = None if measure.eta_s is None or state.ended else used.elapsed_s + measure.eta_s
+    resume_in_s = used.resume_in_s if state.state == "backoff" else None
+    return {
+        "active_s": used.active_s,
+        "elapsed_s": round(used.elapsed_s, 3),
+        "cost": cost(spec, used.elapsed_s),
+        "cost_forecast": cost(spec, whole_s),
+        "restarts_used": state.restarts,
+        "backoff_until": None if resume_in_s is None else utc(now + resume_in_s),
+        "phase": used.phase,
+        "silent_s": None if used.silent_s is None else round(used.silent_s, 1),
+        "last_lines": used.last_lines,
+    }
+
+
+def limits(spec: RunSpec) -> dict[str, Any]:
+    """Return the limits in force, as status shows them: None where there is none."""
+    return {
+        "max_hours": spec.max_hours,
+        "until": None if spec.until is None else utc(spec.until),
+        "max_steps": spec.max_steps,
+        "max_cost": spec.max_cost,
+        "price": spec.price,
+        "restarts": spec.restarts,
+        "stall_s": spec.stall_s,
+        "start_limit_s": spec.start_limit_s,
+        "exit_limit_s": spec.exit_limit_s,
     }
 
 
@@ -103,6 +154,7 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
         "devices": spec.devices,
         "eta_s": measure.eta_s,
         "records": measure.records,
+        "grad_norm_nonfinite": monitor.meter.grad_norm_nonfinite,
         "unknown": {{"dt_s": "dt"}.get(name, name): needs for name, needs in measure.unknown.items()},
         "reader": monitor.sniffer.chosen,
         "window": spec.window,

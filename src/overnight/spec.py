@@ -13,6 +13,8 @@ import msgspec
 LANGUAGE_MODEL_MAX_LOSS = 20.0
 """ln(V) of a 200,000-word vocabulary is 12.2: a language model with a loss above 20 has left any sane start behind."""
 
+HOUR_S = 3600.0
+
 StopSignal = Literal["auto", "int", "term"]
 NonfiniteSignal = Literal["auto", "int", "term", "kill"]
 
@@ -25,6 +27,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     cwd: str
     log: str
+    engine: str = "local"
+    watched: bool = False  # started by hand: nothing of it is ours, and it cannot be started again
     # how it is ended
     grace_s: float = 60.0
     grace_max_s: float = 1800.0
@@ -46,12 +50,34 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int | None = None
     # how it is judged: an action per rule where it differs from the rule's own default, and named parameters
     max_loss: float | None = None
-    max_hours: float | None = None
     actions: dict[str, str] = {}
     checkpoints: str | None = None
+    stall_s: float | None = None  # None: learned from the run
+    start_limit_s: float | None = None  # None: alerted at half an hour, never ended
+    exit_limit_s: float | None = None  # None: as a stall
+    # how far it may go
+    max_hours: float | None = None
+    until: float | None = None  # seconds since the epoch
+    max_steps: int | None = None
+    max_cost: float | None = None
+    price: float | None = None  # per hour, of the whole machine
+    # how it is started again
+    restarts: int = 0
+    backoff_s: float = 2.0
+    resume_args: tuple[str, ...] = ()
+    recover: bool = False
+    # who is told
+    on_event: tuple[str, ...] = ()
+    on_end: tuple[str, ...] = ()
+    hook_timeout_s: float = 60.0
 
     def loss_limit(self) -> float | None:
         """Return the loss above which a run diverges: asked for, or a language model's; None: no limit."""
         if self.max_loss is None and (self.vocab_size is not None or self.tokens_per_step is not None):
             return LANGUAGE_MODEL_MAX_LOSS
         return self.max_loss
+
+
+def cost(spec: RunSpec, seconds: float | None) -> float | None:
+    """Return what ``seconds`` of the machine cost, in the currency of the price; None without a price."""
+    return None if spec.price is None or seconds is None else spec.price * seconds / HOUR_S

@@ -6,6 +6,8 @@ the run is over. Nothing is written here, and nothing is decided.
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,9 +18,9 @@ from overnight.events import Exit
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_json
 from overnight.keepers import Keepers
-from overnight.lifecycle import RunState
 from overnight.processes import boot_id
 from overnight.spec import RunSpec
+from overnight.states import RunState
 from overnight.waking import Wake
 
 
@@ -53,6 +55,11 @@ class Standing:
     attempt: Attempt | None = None
     order: dict[str, Any] | None = None
     state = RunState()
+    lost = False
+    """Whether the newest attempt was going on when the machine was started anew."""
+
+    resume_at: float | None = None
+    """When the back-off is over, on the clock of ``uptime_s``."""
 
     def __init__(self, folder: RunFolder, spec: RunSpec, facts: Facts, *, keepers: Keepers, wake: Wake) -> None:
         self.folder = folder
@@ -62,14 +69,40 @@ class Standing:
         attempt = self.attempt = Attempt(numbers[-1], folder=folder, spec=spec, wake=wake, say=facts.say)
         started = self._look_started(attempt, keepers)
         attempt.recall(facts.target_exit)
+        end = facts.attempt_ends.get(attempt.number) or {}
+        course = _course(facts)
         if facts.ended is not None:
-            self.state = self._over(attempt, facts.ended, facts.attempt_ends.get(attempt.number) or {})
+            self.state = msgspec.structs.replace(self._over(attempt, facts.ended, end), **course)
             return
+        waiting = facts.backoff if (facts.backoff or {}).get("attempt") == attempt.number else None
         self.state = RunState(
-            state="running" if started else "starting", attempt=attempt.number, asked=facts.user_asked
+            state="backoff" if waiting else "running" if started else "starting",
+            attempt=attempt.number,
+            asked=facts.user_asked,
+            **course,
         )
+        if waiting is not None:
+            self._wait_on(attempt, waiting, end)
+            return
         if attempt.command is not None:
             self.order = self._read_order(attempt, facts)
+        self.lost = _boot_of(attempt) not in (None, boot_id())
+        if self.lost:
+            attempt.rebooted(_last_life(folder, spec))
+
+    def _wait_on(self, attempt: Attempt, told: dict[str, Any], end: dict[str, Any]) -> None:
+        """Go on with a back-off that an earlier supervisor began."""
+        self._settle(attempt, end)
+        self.state = msgspec.structs.replace(
+            self.state, cause=told.get("cause"), cause_text=told.get("text"), exit=attempt.exit
+        )
+        self.resume_at = float(told["until_s"]) if told.get("boot_id") == boot_id() else 0.0
+
+    def lived_s(self, began: float | None) -> float:
+        """Return the seconds from ``began`` (since the epoch) to the last sign of life of an attempt that was lost."""
+        if began is None or self.attempt is None or self.attempt.exit is None or self.attempt.exit.at is None:
+            return 0.0
+        return max(0.0, self.attempt.exit.at - began)
 
     def begins(self, known: int) -> list[tuple[int, int, int]]:
         """Return (source, offset, attempt) of every attempt above ``known``: where each begins in the log."""
@@ -98,13 +131,44 @@ class Standing:
             return {}
 
     def _over(self, attempt: Attempt, told: dict[str, Any], end: dict[str, Any]) -> RunState:
-        attempt.look_ended(kept=False)
-        seconds = end.get("seconds")
-        attempt.ended_s = float(seconds) if isinstance(seconds, (int, float)) else attempt.ended_s
+        self._settle(attempt, end)
         how = attempt.exit or Exit()
         return RunState(
             state=told["state"], attempt=attempt.number, cause=told.get("cause"), cause_text=told.get("text"), exit=how
         )
+
+    def _settle(self, attempt: Attempt, end: dict[str, Any]) -> None:
+        attempt.look_ended(kept=False)
+        seconds = end.get("seconds")
+        attempt.ended_s = float(seconds) if isinstance(seconds, (int, float)) else attempt.ended_s
+
+
+def _course(facts: Facts) -> dict[str, Any]:
+    """Return what earlier attempts mean for the next: restarts used, how far they came, how many came no further."""
+    told = facts.backoff or {}
+    reached = told.get("reached")
+    try:
+        return {
+            "restarts": facts.backoffs,
+            "tries": int(told.get("tries") or 0),
+            "reached": None if reached is None else (float(reached[0]), int(reached[1])),
+        }
+    except (TypeError, ValueError, IndexError, KeyError):  # edited by hand
+        return {"restarts": facts.backoffs}
+
+
+def _boot_of(attempt: Attempt) -> str | None:
+    """Return the boot in which an attempt's command was started; None if it never was."""
+    return None if attempt.command is None else attempt.command.boot_id
+
+
+def _last_life(folder: RunFolder, spec: RunSpec) -> float:
+    """Return when the run gave its last sign of life, in seconds since the epoch: the newest of the files it writes."""
+    newest = 0.0
+    for path in (Path(spec.log), folder.journal, folder.status_json):
+        with contextlib.suppress(OSError):
+            newest = max(newest, path.stat().st_mtime)
+    return newest
 
 
 def _position(value: object) -> tuple[int, int]:

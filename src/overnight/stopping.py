@@ -8,9 +8,11 @@ millisecond between the signal and its note makes the next one send it again. Wh
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,7 +23,7 @@ from overnight.events import StopOrder
 from overnight.folder import utc, write_json
 from overnight.growth import Growth
 from overnight.keepers import Keepers
-from overnight.ladder import NEXT, Ladder, Look
+from overnight.ladder import NEXT, Ladder, Look, talked
 from overnight.processes import Identity
 from overnight.spec import RunSpec
 
@@ -38,9 +40,19 @@ URGE_LOOK_S = 0.6
 
 KILL_AGAIN_S = 1.0
 
+DUMP_PATIENCE_S = 15.0
+"""So long a stalled training is left as it is while its stacks are being read."""
+
 OTHER = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGINT}
 
 Say = Callable[..., None]
+
+
+class Dump(Protocol):
+    """Something that is being written down about processes before they are disturbed."""
+
+    def done(self) -> bool:
+        """Say whether it is written."""
 
 
 def send(who: Identity, number: int) -> bool:
@@ -51,8 +63,19 @@ def send(who: Identity, number: int) -> bool:
 class Stopping:
     """One stop of one attempt, from the order to the moment when command and training processes are gone."""
 
-    def __init__(self, *, spec: RunSpec, attempt: Attempt, keepers: Keepers, say: Say) -> None:
-        """Prepare the stop of a started attempt; ValueError for one whose command is not known."""
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        attempt: Attempt,
+        keepers: Keepers,
+        say: Say,
+        dump: Callable[[], Dump | None] | None = None,
+    ) -> None:
+        """Prepare the stop of a started attempt; ValueError for one whose command is not known.
+
+        ``dump`` writes down where the processes hang; a stalled training is not disturbed before that is done.
+        """
         if attempt.command is None:
             raise ValueError(f"attempt {attempt.number} has no command that could be stopped")
         self.spec = spec
@@ -74,6 +97,10 @@ class Stopping:
         self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
         self.urges: list[float] = []
+        self.make_dump = dump
+        self.dump: Dump | None = None
+        self.dump_from = 0.0
+        self.log_grew_at: float | None = None
 
     # -- the order ---------------------------------------------------------------------------------------------------
 
@@ -92,6 +119,19 @@ class Stopping:
             self.say("stopping", cause=order.cause, save=order.save, signal="SIGKILL", pids=[self.command.pid])
             self._climb(None)
             return
+        if order.cause == "stall" and self.make_dump is not None:
+            self.dump = self.make_dump()
+            self.dump_from = boot_clock()
+        if self.dump is None:
+            self._strike(order)
+
+    def _strike(self, order: StopOrder) -> None:
+        """Send the first signal; the grace runs from here."""
+        hangs, spec = order.cause == "stall", self.spec
+        limits_s = (spec.stall_s, spec.start_limit_s, spec.exit_limit_s)
+        talks = hangs and self.dump is not None and talked(self.log_grew_at, self.dump_from, limits_s)
+        self.dump = None
+        self.ladder = msgspec.structs.replace(self.ladder, began=boot_clock(), hangs=hangs, talks=talks)
         self._freeze()
         for target in self.targets:
             send(target, self.signal)
@@ -123,13 +163,7 @@ class Stopping:
         return order
 
     def _recall(self, written: dict[str, Any]) -> None:
-        self.order = StopOrder(
-            cause=str(written["cause"]),
-            save=bool(written["save"]),
-            at=float(written.get("epoch") or 0.0),
-            text=str(written.get("text") or ""),
-            now=bool(written.get("now")),
-        )
+        self.order = read_order(written)
         self.targets = _read_identities(written.get("targets"))
         self.frozen = _read_identities(written.get("frozen"))
         if not written.get("signalled"):
@@ -138,7 +172,10 @@ class Stopping:
         rung = str(written.get("rung", "asked"))
         if rung not in NEXT:
             raise ValueError(rung)
-        self.ladder = msgspec.structs.replace(self.ladder, began=float(written["began"]), rung=rung)
+        hangs = self.order.cause == "stall"
+        self.ladder = msgspec.structs.replace(
+            self.ladder, began=float(written["began"]), rung=rung, hangs=hangs, talks=bool(written.get("talks"))
+        )
         self.signalled = True
 
     def reorder(self, order: StopOrder) -> None:
@@ -163,14 +200,31 @@ class Stopping:
         if not alive and not command_alive:
             self.thaw(self.frozen)
             return True
+        self.log_grew_at = log_grew_at
+        if self._dumping(now):
+            return False
         if not alive:
             self._finish_command(now)
         self._climb(log_grew_at)
         return False
 
+    def _dumping(self, now: float) -> bool:
+        """Say whether the first signal still waits for the stacks to be written down; send it when they are."""
+        if self.dump is None or self.order is None:
+            return False
+        if (
+            not self.dump.done()
+            and now < self.dump_from + DUMP_PATIENCE_S
+            and not self.ladder.at_once
+            and not self.urges
+        ):
+            return True
+        self._strike(self.order)
+        return False
+
     def next_look_s(self) -> float:
         """Return when ``turn`` wants to be called again, in seconds."""
-        if self.targets_gone_at is not None:
+        if self.targets_gone_at is not None or self.dump is not None:
             return 0.05
         if self.urges:
             return URGE_LOOK_S / 4
@@ -190,6 +244,8 @@ class Stopping:
 
     def _first_signal(self) -> int:
         asked = self.spec.nonfinite_signal
+        if self.order is not None and self.order.cause == "stall" and self.spec.stop_signal == "auto":
+            return signal.SIGTERM  # SIGINT is for a program that is listening
         if self.order is not None and self.order.cause == "nonfinite" and asked != "auto":
             return signal.SIGKILL if asked == "kill" else targets.choose_signal(self.targets[0].pid, asked)
         return targets.choose_signal(self.targets[0].pid, self.spec.stop_signal)
@@ -249,14 +305,21 @@ class Stopping:
             self.say("note", text=f"killed: {why}")
             self._kill(now)
             return
-        other = OTHER.get(signal.Signals(self.signal), signal.SIGTERM)
+        # With PYTHONFAULTHANDLER an abort writes every thread's stack to the log.
+        other = signal.SIGABRT if higher.hangs else OTHER.get(signal.Signals(self.signal), signal.SIGTERM)
         self.say("other_signal", signal=other.name, pids=[target.pid for target in self.targets])
         for target in self.targets:
+            if other == signal.SIGABRT and processes.is_alive(target):
+                with contextlib.suppress(OSError):  # all its memory in a core file would fill the disk
+                    resource.prlimit(target.pid, resource.RLIMIT_CORE, (0, 0))
             send(target, other)
 
     def _kill(self, now: float) -> None:
         self.killed_at = now
-        for one in [*self.targets, *self.frozen, self.command]:
+        below: list[Identity] = []
+        if self.spec.watched:  # no keeper of ours is above it, so its children are known only while it lives
+            below = _identities(tuple(processes.descendants(self.command.pid)))
+        for one in [*self.targets, *self.frozen, self.command, *below]:
             if processes.is_alive(one):
                 send(one, signal.SIGKILL)
         self.keepers.kill_all()
@@ -284,6 +347,7 @@ class Stopping:
             "now": self.order.now,
             "began": self.ladder.began,
             "rung": self.ladder.rung,
+            "talks": self.ladder.talks,
             "signal": int(self.signal),
             "signalled": self.signalled,
             "targets": [[one.pid, one.start_ticks, one.boot_id] for one in self.targets],
@@ -302,6 +366,17 @@ class Stopping:
             if not self.keepers.folder.drop_ballast():
                 raise
             write_json(self.attempt.stop_json, value)
+
+
+def read_order(written: dict[str, Any]) -> StopOrder:
+    """Return the order that a stop.json carries; KeyError, TypeError or ValueError if somebody has edited it."""
+    return StopOrder(
+        cause=str(written["cause"]),
+        save=bool(written["save"]),
+        at=float(written.get("epoch") or 0.0),
+        text=str(written.get("text") or ""),
+        now=bool(written.get("now")),
+    )
 
 
 def _why_killed(ladder: Ladder, look: Look) -> str:

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from overnight.engines import Engine
+from overnight.errors import UsageError
 from overnight.meter import Figures
 from overnight.monitor import Monitor
 from overnight.readers import Reader
@@ -19,9 +21,13 @@ from overnight.readers.nanogpt import NanoGPT
 from overnight.readers.pattern import Pattern
 from overnight.readers.telemetry import Telemetry
 from overnight.rules import RecordRule, TimeRule
+from overnight.rules.collapse import Collapse
 from overnight.rules.divergence import Divergence
-from overnight.rules.limits import WallClock
+from overnight.rules.limits import Cost, Until, WallClock
 from overnight.rules.nonfinite import Nonfinite
+from overnight.rules.spike import Spike
+from overnight.rules.stall import Stall
+from overnight.rules.steps import MaxSteps
 from overnight.spec import RunSpec
 
 READERS: dict[str, Callable[[], Reader]] = {"telemetry": Telemetry, "nanogpt": NanoGPT}
@@ -39,13 +45,88 @@ def _divergence(spec: RunSpec, action: Action) -> RecordRule:
     return Divergence(max_loss=spec.loss_limit(), asked=spec.max_loss is not None, **action)
 
 
+def _collapse(spec: RunSpec, action: Action) -> RecordRule:
+    return Collapse(vocab_size=spec.vocab_size, **action)
+
+
+def _spike(_spec: RunSpec, action: Action) -> RecordRule:
+    return Spike(**action)
+
+
+def _max_steps(spec: RunSpec, action: Action) -> RecordRule:
+    return MaxSteps(max_steps=spec.max_steps, **action)
+
+
+def _stall(spec: RunSpec, action: Action) -> TimeRule:
+    return Stall(limit_s=spec.stall_s, start_limit_s=spec.start_limit_s, exit_limit_s=spec.exit_limit_s, **action)
+
+
 def _wall_clock(spec: RunSpec, action: Action) -> TimeRule:
     return WallClock(max_s=None if spec.max_hours is None else spec.max_hours * 3600.0, **action)
 
 
-RULES: dict[str, Callable[[RunSpec, Action], RecordRule]] = {"nonfinite": _nonfinite, "divergence": _divergence}
+def _until(spec: RunSpec, action: Action) -> TimeRule:
+    return Until(at=spec.until, **action)
 
-TIME_RULES: dict[str, Callable[[RunSpec, Action], TimeRule]] = {"wall_clock": _wall_clock}
+
+def _cost(spec: RunSpec, action: Action) -> TimeRule:
+    return Cost(max_cost=spec.max_cost, price=spec.price, **action)
+
+
+RULES: dict[str, Callable[[RunSpec, Action], RecordRule]] = {
+    "nonfinite": _nonfinite,
+    "divergence": _divergence,
+    "collapse": _collapse,
+    "spike": _spike,
+    "max_steps": _max_steps,
+}
+
+TIME_RULES: dict[str, Callable[[RunSpec, Action], TimeRule]] = {
+    "stall": _stall,
+    "wall_clock": _wall_clock,
+    "until": _until,
+    "cost": _cost,
+}
+
+
+# Imported only when one is made: a supervisor needs none, and subprocess alone would cost it 2.4 MB all night.
+def _local(_complain: Callable[[str], None]) -> Engine:
+    from overnight.engines.local import Local
+
+    return Local()
+
+
+def _tmux(complain: Callable[[str], None]) -> Engine:
+    from overnight.engines.local import Local
+    from overnight.engines.tmux import Tmux
+
+    return Tmux(complain, keepers=Local())
+
+
+ENGINES: dict[str, Callable[[Callable[[str], None]], Engine]] = {"local": _local, "tmux": _tmux}
+
+
+def make_engine(name: str, complain: Callable[[str], None]) -> Engine:
+    """Return the engine of this name, a built-in or the entry point called so; UsageError if there is none.
+
+    ``complain`` gets a sentence for each thing that the engine cannot do as asked and does without. A plug-in that
+    cannot be loaded is no reason to place the run somewhere else: it is an error.
+    """
+    if name in ENGINES:
+        return ENGINES[name](complain)
+    known = {}
+    if _any_plugin():
+        from importlib.metadata import entry_points
+
+        known = {point.name: point for point in entry_points(group="overnight.engines")}
+    if name not in known:
+        raise UsageError(f"there is no engine {name!r}; engines are {', '.join([*ENGINES, *sorted(known)])}")
+    try:
+        engine: Engine = known[name].load()(complain)
+    except Exception as error:
+        where = f"the plug-in {name} ({known[name].value}) in overnight.engines"
+        raise UsageError(f"{where} cannot be loaded: {error}; mend it or choose another --engine") from error
+    return engine
 
 
 def reader_makers(spec: RunSpec, complain: Callable[[str], None]) -> list[Callable[[], Reader]]:
@@ -95,7 +176,15 @@ def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
         time_rules=make_time_rules(spec),
         figures=make_figures(spec),
         window=spec.window,
+        restarts=spec.restarts,
+        backoff_s=spec.backoff_s,
     )
+
+
+def change_monitor(monitor: Monitor, spec: RunSpec, complain: Callable[[str], None]) -> None:
+    """Let a monitor go on under a spec that was changed while the run goes on; what rules remember stays."""
+    monitor.change(make_rules(spec, complain), make_time_rules(spec), make_figures(spec))
+    monitor.restarts, monitor.backoff_s = spec.restarts, spec.backoff_s
 
 
 def _plugins(group: str, taken: Collection[str], complain: Callable[[str], None]) -> list[Callable[[], Any]]:

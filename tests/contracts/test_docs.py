@@ -10,6 +10,7 @@ import ast
 import contextlib
 import io
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -19,15 +20,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from overnight import cli, client, errors, lifecycle, options, snapshot, wiring
+from overnight import (
+    causes,
+    cli,
+    client,
+    doctor,
+    dumps,
+    errors,
+    hookfiles,
+    lifecycle,
+    machine,
+    options,
+    proof,
+    snapshot,
+    states,
+    symptoms,
+    wiring,
+)
 from overnight.attempt import Attempt
+from overnight.changes import changed
+from overnight.cli.parser import HOOK_FAILED
+from overnight.engines import Engine
 from overnight.events import Request, RuleAction, Severity, Verdict
 from overnight.facts import Facts
 from overnight.folder import RunFolder, write_json
-from overnight.lifecycle import RunState
+from overnight.folding import Fold
+from overnight.hooks import Hooks
 from overnight.readers.pattern import Pattern
-from overnight.rules import divergence
+from overnight.rules import collapse, divergence, nonfinite, spike, stall
 from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
+from overnight.states import RunState
 from overnight.tail import Line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,8 +149,21 @@ def test_help_exits_0_and_names_exactly_the_documented_flags(verb: str) -> None:
     documented = flags_documented(verb) | (setting_flags() if verb == "run" else set())
     offered = flags_offered(verb)
     # `overnight run --log` is named in the help of other verbs too
-    assert offered - documented - (set() if verb == "run" else setting_flags()) == set()
+    assert offered - documented - (set() if verb in ("run", "set") else setting_flags()) == set()
     assert documented - offered == set()
+
+
+def test_the_settings_that_watch_and_set_take_are_documented() -> None:
+    (said,) = re.findall(r"but not ((?:`--[a-z-]+`(?:,| and)?\s+)+`--[a-z-]+`)", own_text("reference.md", "watch"))
+    assert setting_flags() - flags_offered("watch") == set(CODE.findall(said))
+    assert flags_documented("set") == {options.BY_NAME[name].flag for name in options.CHANGEABLE} | {"--action"}
+
+
+def test_what_doctor_and_check_look_at_is_documented(tmp_path: Path) -> None:
+    looked = [one.check for one in doctor.examine(machine.Machine(root=tmp_path, home=tmp_path))]
+    assert len(looked) == len(doctor.CHECKS)
+    assert [word for word in table(own_text("reference.md", "doctor")) if not word.startswith("--")] == looked
+    assert [word for word in table(own_text("reference.md", "check")) if not word.startswith("--")] == [*proof.NAMES]
 
 
 def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
@@ -136,7 +171,7 @@ def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
     assert set(documented) == {setting.flag for setting in options.SETTINGS}
     for setting in options.SETTINGS:
         default = CODE.findall(documented[setting.flag][0])
-        if setting.default is None:
+        if setting.default in (None, ()):
             assert not default, f"{setting.flag} has no default, {default} is documented"
         else:
             assert [setting.parse(word) for word in default] == [setting.default], setting.flag
@@ -162,8 +197,9 @@ def test_the_settings_file_of_the_reference_is_accepted(tmp_path: Path, monkeypa
     environ = {"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(tmp_path / "none")}
     resolved = resolve({}, ["true"], home=tmp_path / "home", environ=environ, cwd=tmp_path)
     assert resolved.spec.nonfinite_signal == "kill"
-    assert resolved.spec.actions == {"nonfinite": "terminate", "divergence": "alert"}
-    assert (resolved.spec.max_loss, resolved.spec.max_hours) == (12, 8)
+    assert resolved.spec.actions == {"nonfinite": "terminate", "divergence": "alert", "spike": "note"}
+    assert (resolved.spec.max_loss, resolved.spec.max_hours, resolved.spec.stall_s) == (12, 8, 7200)
+    assert (resolved.spec.restarts, len(resolved.spec.resume_args), len(resolved.spec.on_end)) == (3, 2, 2)
     assert set(table_keys(example)) == {*options.TABLES}, "each rule's table is shown"
 
 
@@ -175,7 +211,7 @@ def table_keys(toml: str) -> list[str]:
 def test_commands_in_the_pages_use_only_what_there_is(path: Path) -> None:
     text = re.sub(r"\\\n\s*", " ", path.read_text())
     for words in re.findall(r"^    +(?:\$ )?overnight (.+)$", text, re.MULTILINE):
-        asked = words.partition(" -- ")[0].partition("#")[0]
+        asked = re.sub(r"'[^']*'", "", words.partition(" -- ")[0].partition("#")[0])  # quoted words are somebody else's
         verb = asked.split()[0].rstrip(";")
         assert verb in cli.VERBS, f"{path.name}: overnight {words}"
         assert set(FLAG.findall(asked)) <= flags_offered(verb), f"{path.name}: overnight {words}"
@@ -217,8 +253,9 @@ def test_every_rule_is_documented_with_its_action() -> None:
     assert {rule.name for rule in rules} == {*wiring.RULES, *wiring.TIME_RULES} == {*options.RULES}
     for rule in rules:
         assert CODE.findall(documented[rule.name][0]) == [rule.action], rule.name
-    for name in wiring.RULES:
-        assert documented[name][1] == "critical"
+    for rule in rules:
+        warns = rule.name in states.LIMITS or rule.name == "spike"  # limits are no illness, and a spike passes
+        assert documented[rule.name][1] == ("warn" if warns else "critical"), rule.name
 
 
 def test_the_thresholds_of_divergence_are_documented() -> None:
@@ -226,6 +263,57 @@ def test_the_thresholds_of_divergence_are_documented() -> None:
     assert f" {LANGUAGE_MODEL_MAX_LOSS:g} " in row[-1]
     why = section("reference.md", "Why healthy runs are not ended")
     assert f"only by {divergence.ARMED_AFTER} losses" in " ".join(why.split())
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"
+
+
+def test_the_thresholds_of_the_other_rules_are_documented() -> None:
+    documented = {name: cells[-1] for name, cells in table(own_text("reference.md", "Rules")).items()}
+    for name, wanted in {
+        "nonfinite": (f"{nonfinite.PATIENCE} lines running", f"on {nonfinite.GRADIENTS} records running"),
+        "collapse": (
+            f"within {collapse.NEAR:.0%} of",
+            f"for {collapse.WINDOW} records",
+            f"after {collapse.LEARNED} records {collapse.FELL:.0%} below",
+        ),
+        "spike": (
+            f"{spike.RUNNING} more records above",
+            f"the last {spike.WINDOW} plus {spike.SIGMAS:g} robust deviations, at least {spike.RISE:.0%}",
+            f"{spike.WILD:g} times the median",
+            f"the first {spike.FIRST} records",
+        ),
+    }.items():
+        for words in wanted:
+            assert words in documented[name], (name, words)
+
+
+def test_the_thresholds_of_stalls_are_documented() -> None:
+    found = {cells[0]: cells[1:] for cells in rows(section("reference.md", "How a stall is told"))}
+    gaps_alert, gaps_end = f"{stall.GAPS_ALERT:g} ", f"{stall.GAPS_END:g} "
+    learned = found["after the second step"]
+    assert minutes(stall.ALERT_S) in learned[1]
+    assert gaps_alert in learned[1]
+    assert minutes(stall.END_S) in learned[2]
+    assert gaps_end in learned[2]
+    announced = next(cells for name, cells in found.items() if name.startswith("announced"))
+    assert minutes(stall.ANNOUNCED_ALERT_S) in announced[1]
+    assert minutes(stall.ANNOUNCED_END_S) in announced[2]
+    assert f"to {stall.BUSY:g} times" in next(cells for name, cells in found.items() if "log grows" in name)[2]
+    assert minutes(stall.START_ALERT_S) in found["before the first step"][1]
+    assert found["after the planned end"][1:] == [
+        minutes(stall.EXIT_ALERT_S),
+        f"{minutes(stall.END_S)}, or `--exit-limit`",
+    ]
+
+
+def test_what_a_log_may_announce_is_documented() -> None:
+    known = set(re.findall(r"\(\?P<([a-z]+)[1-3]?>", (SOURCE / "announce.py").read_text()))
+    assert len(known) > 5
+    assert set(CODE.findall(table(own_text("reference.md", "Status JSON"))["phase"][1])) == known
+    row = next(cells for cells in rows(section("reference.md", "How a stall is told")) if "announced by" in cells[0])
+    assert set(re.findall(r"\w+ing\b", row[0])) == known
 
 
 def test_every_rule_that_may_end_a_run_says_why_healthy_runs_are_not_ended() -> None:
@@ -272,10 +360,10 @@ def test_the_pattern_of_the_how_to_reads_and_names_known_groups() -> None:
 
 def diagram() -> str:
     """Return the table of transitions as the architecture page shows it."""
-    order = list(lifecycle.TRANSITIONS)
+    order = list(states.TRANSITIONS)
     width = max(map(len, order))
     lines = []
-    for state, following in lifecycle.TRANSITIONS.items():
+    for state, following in states.TRANSITIONS.items():
         words = [one for one in order if one in following]
         lines.append(f"{state:<{width}} -> {' '.join(words) or '(end)'}")
     return "\n".join(lines)
@@ -286,7 +374,7 @@ def test_the_state_diagram_is_the_table() -> None:
 
 
 def test_every_state_is_explained() -> None:
-    assert list(table(section("architecture.md", "States"))) == list(lifecycle.TRANSITIONS)
+    assert list(table(section("architecture.md", "States"))) == list(states.TRANSITIONS)
 
 
 def ends_documented() -> dict[tuple[str, str], int]:
@@ -299,44 +387,62 @@ def ends_documented() -> dict[tuple[str, str], int]:
 
 def test_every_end_has_its_documented_exit_code() -> None:
     for (state, cause), code in ends_documented().items():
-        assert state in lifecycle.ENDED
-        assert lifecycle.exit_code(state, cause) == code, (state, cause)
-    assert {state for state, _ in ends_documented()} == lifecycle.ENDED
+        assert state in states.ENDED
+        assert states.exit_code(state, cause) == code, (state, cause)
+    assert {state for state, _ in ends_documented()} == states.ENDED
 
 
 def test_every_cause_is_documented() -> None:
     causes = {cause for _, cause in ends_documented()} - {"the last cause"}
-    known = {*lifecycle.FAILURES, *lifecycle.LIMITS, *options.RULES, "completed", "bad_teardown", "user", "preempted"}
+    known = {*states.FAILURES, *states.LIMITS, *options.RULES, "completed", "bad_teardown", "user", "preempted"}
     assert causes == known
 
 
 def causes_given() -> set[str]:
-    """Return the causes that ``decide`` can give: the words of its helpers, and the names of rules."""
-    tree = ast.parse((SOURCE / "lifecycle.py").read_text())
-    deciders = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith(("_", "decide"))
-    ]
-    words = {node.value for one in deciders for node in ast.walk(one) if isinstance(node, ast.Constant)}
+    """Return the causes that a run can end with: words within the functions that decide, in a table, names of rules."""
+    words: set[object] = {cause for cause, _ in symptoms._SHAPES}
+    for name in ("lifecycle", "causes"):
+        tree = ast.parse((SOURCE / f"{name}.py").read_text())
+        deciders = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        words |= {node.value for one in deciders for node in ast.walk(one) if isinstance(node, ast.Constant)}
     return {cause for _, cause in ends_documented() if cause in words} | {*options.RULES}
 
 
 def test_causes_kept_for_later_are_those_that_nothing_gives() -> None:
-    later = {CODE.findall(cells[1])[0] for cells in rows(section("exit-codes.md", "Kept for later versions"))[:-1]}
-    now = {CODE.findall(cells[1])[0] for cells in rows(own_text("exit-codes.md", "Ended runs"))}
-    assert len(later) > 5
+    later = {CODE.findall(cells[1])[0] for cells in rows(section("exit-codes.md", "Kept for later versions"))}
+    now = {cause for _, cause in ends_documented()} - {"the last cause"} - later
+    assert later
     assert now == causes_given()
     assert later & causes_given() == set()
 
 
+def test_every_cause_of_a_failure_says_how_it_is_known_and_whether_a_restart_follows() -> None:
+    documented = table(section("reference.md", "Causes of a failure"))
+    assert set(documented) == states.FAILURES
+    for cause, (known_by, again) in documented.items():
+        assert known_by, cause
+        assert again.startswith(("yes", "no", "by [`recover`]")), cause
+        assert again.startswith("no") == (cause in causes.LASTING), cause
+    text = " ".join(section("reference.md", "Restarts").split())
+    assert f"{lifecycle.MOST_TRIES} attempts in a row" in text
+    assert f"at most {minutes(lifecycle.LONGEST_BACKOFF_S)}" in text
+
+
 def exit_codes_of_the_code() -> set[int]:
     codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
-    codes |= {lifecycle.exit_code(*end) for end in ends_documented()}
-    return codes | {cli.INTERRUPTED, cli.BROKEN_PIPE}
+    codes |= {states.exit_code(*end) for end in ends_documented()}
+    return codes | {cli.INTERRUPTED, cli.BROKEN_PIPE, HOOK_FAILED}
 
 
 def test_every_exit_code_is_documented() -> None:
     others = {int(cells[0]) for cells in rows(section("exit-codes.md", "Everything else"))}
     assert others | set(ends_documented().values()) == exit_codes_of_the_code()
+
+
+def test_the_help_names_every_exit_code_that_wait_gives() -> None:
+    said = {int(code) for code in re.findall(r"\b\d+\b", cli.EPILOG)}
+    ours = {code for code in exit_codes_of_the_code() if code < cli.INTERRUPTED}
+    assert said == ours - {1}, "1 is for what the machine does, whatever was asked"
 
 
 # -- status, journal, inbox, folder ----------------------------------------------------------------------------------
@@ -359,10 +465,12 @@ def a_status(folder: RunFolder) -> dict[str, object]:
         verdicts=[a_verdict()],
         created_at=time.time(),
         now=time.time(),
-        active_s=None,
+        used=snapshot.Used(active_s=None, elapsed_s=0.0),
         keepers={},
         checkpoint=None,
         notes=(),
+        hooks={"pending": 0, "failed": 0, "text": None},
+        engine=spec.engine,
     )
     write_json(folder.run_json, {"spec": msgspec.structs.asdict(spec)})
     write_json(folder.status_json, built)
@@ -376,6 +484,78 @@ def test_every_field_of_status_is_documented(tmp_path: Path) -> None:
     assert set(client.FIELDS) <= set(documented)
     for part in ("verdicts", "attempts"):
         assert set(table(section("reference.md", part))) == set(shown[part][0]), part
+    for part in ("limits", "hooks"):
+        assert set(table(section("reference.md", part))) == set(shown[part]), part
+
+
+def test_the_summary_of_hooks_has_the_documented_fields(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "quiet")
+    folder.create()
+    summary = Hooks(folder, bare_spec(on_end=("true",)), Facts(folder), dict).summary()
+    assert set(table(section("reference.md", "hooks"))) == set(summary or ())
+
+
+# -- hooks -----------------------------------------------------------------------------------------------------------
+
+
+def parts_of_hooks() -> dict[str, dict[str, list[str]]]:
+    """Return the tables below the heading Hooks by the head of their first column."""
+    found = {}
+    for part in re.split(r"(?m)^(?=\| \w+ \|)", section("reference.md", "Hooks"))[1:]:
+        found[part.split("|")[1].strip()] = table(part)
+    return found
+
+
+def events_told() -> tuple[set[str], set[str]]:
+    """Return the events that hooks are told of, and what is handed over with them, as literals of the code."""
+    events: set[str] = set()
+    details: set[str] = set()
+    for _, tree in trees(SOURCE):
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+                continue
+            if node.func.attr in ("_tell", "_payload", "_start_event"):
+                parts = (
+                    [node.args[0].body, node.args[0].orelse] if isinstance(node.args[0], ast.IfExp) else node.args[:1]
+                )
+                events |= {str(part.value) for part in parts if isinstance(part, ast.Constant)}
+                details |= {word.arg for word in node.keywords if word.arg is not None}
+    return events, details
+
+
+def test_every_event_of_a_hook_is_documented() -> None:
+    events, details = events_told()
+    assert set(parts_of_hooks()["Event"]) == events
+    assert len(events) >= 6
+    assert details <= set(parts_of_hooks()["Field"])
+
+
+def test_every_field_that_a_hook_reads_is_documented(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "quiet")
+    documented = parts_of_hooks()["Field"]
+    always = set(hookfiles.payload_of(folder, "verdict", {}, {}))
+    at_end = set(hookfiles.payload_of(folder, "end", {}, {})) - always
+    fold = Fold(limit=0)
+    fold.offer("verdict", 0.0, {})
+    extra = {"folded", "verdict", "wait_s", *(fold.flush() or ())}
+    assert set(documented) == always | at_end | extra
+    marked = {field for field, cells in documented.items() if cells[1].startswith("end")}
+    assert marked == at_end
+
+
+def test_what_a_hook_finds_in_its_environment_is_documented(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "quiet")
+    given = hookfiles.environment(folder, "end-001-1")
+    names = {name.decode() for name in given if name.startswith(b"OVERNIGHT_") and name not in os.environb}
+    documented = table(section("reference.md", "Environment"))
+    assert {name for name, cells in documented.items() if "hooks" in cells[0]} == names
+
+
+def test_every_suffix_of_on_end_is_documented() -> None:
+    assert list(parts_of_hooks()["WHEN"]) == list(hookfiles.OUTCOMES)
+
+
+# -- journal, inbox, folder ------------------------------------------------------------------------------------------
 
 
 def test_every_field_of_a_checkpoint_is_documented(tmp_path: Path) -> None:
@@ -388,9 +568,9 @@ def test_every_field_of_a_checkpoint_is_documented(tmp_path: Path) -> None:
     assert set(table(section("reference.md", "checkpoint"))) == {*facts.checkpoint, "valid", "healthy"}
 
 
-def facts_said() -> dict[str, Path]:
-    """Return every fact name that is passed to a ``say`` method as a literal."""
-    found = {}
+def facts_said() -> dict[str, set[str]]:
+    """Return every fact name that is passed to a ``say`` method as a literal, with the details that go with it."""
+    found: dict[str, set[str]] = {}
     for path, tree in trees(SOURCE):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not node.args:
@@ -398,12 +578,17 @@ def facts_said() -> dict[str, Path]:
             said = node.args[0]
             if isinstance(node.func, ast.Attribute) and node.func.attr == "say":
                 assert isinstance(said, ast.Constant), f"{path.name}:{node.lineno}: a fact's name must be a literal"
-                found[str(said.value)] = path
+                details = {word.arg for word in node.keywords if word.arg is not None}
+                found.setdefault(str(said.value), set()).update(details)
     return found
 
 
 def test_every_fact_is_documented_and_no_other() -> None:
-    assert set(table(section("reference.md", "Journal"))) == set(facts_said())
+    documented = table(section("reference.md", "Journal"))
+    said = facts_said()
+    assert set(documented) == set(said)
+    for fact, details in said.items():
+        assert details <= set(CODE.findall(documented[fact][1])), fact
 
 
 def test_every_request_is_documented() -> None:
@@ -411,8 +596,11 @@ def test_every_request_is_documented() -> None:
     assert set(documented) == set(Request.__struct_fields__)
     kinds = next(field.type for field in msgspec.structs.fields(Request) if field.name == "kind").__args__
     assert set(CODE.findall(documented["kind"][0])) == {*kinds}
-    (example,) = [block for block in blocks(section("reference.md", "Inbox")) if block.startswith("{")]
-    assert msgspec.json.decode(example, type=Request).kind == "stop"
+    (examples,) = [block for block in blocks(section("reference.md", "Inbox")) if block.startswith("{")]
+    requests = [msgspec.json.decode(example, type=Request) for example in examples.splitlines()]
+    assert [request.kind for request in requests] == [*kinds]
+    for request in requests:
+        assert changed(bare_spec(), request.values)
 
 
 def test_every_file_of_a_run_folder_is_documented() -> None:
@@ -420,10 +608,34 @@ def test_every_file_of_a_run_folder_is_documented() -> None:
     attempt = folder.attempt(1)
     paths = [value for one in (folder, attempt) for value in vars(one).values() if isinstance(value, Path)]
     names = {str(path.relative_to(folder.path)) for path in paths if path != folder.path}
-    folders = {"attempts", "inbox", "owner", "evidence"}
+    folders = {"attempts", "inbox", "owner", "evidence", "hooks"}
+    names |= {str(path.relative_to(folder.path)) for path in hookfiles.files_of(folder, "KEY")}
     wanted = {f"{name}/" if name in folders else name for name in names if name != "attempts/001"}
     documented = table(section("run-folder.md", "Files"))
-    assert set(documented) == wanted | {"metrics.damaged"}
+    others = {"metrics.damaged", "hooks/held.json", "evidence/stall-TIME-N/", "evidence/check-TIME/"}
+    assert set(documented) == wanted | others
+
+
+def test_every_file_of_a_stall_dump_and_of_a_check_is_documented(tmp_path: Path) -> None:
+    assert re.fullmatch(r"stall-\w+-1", dumps._new_folder(tmp_path).name)
+    text = section("run-folder.md", "evidence")
+    documented = {word for cells in rows(text) for word in CODE.findall(cells[0])}
+    written = set()
+    for name in ("dumps", "stalldump", "proof", "rehearsal"):
+        found = re.findall(r'"([\w.-]+\.(?:txt|log|json))"', (SOURCE / f"{name}.py").read_text())
+        assert found, name
+        written |= set(found)
+    assert documented == written | {"PID-NAME.txt"}
+
+
+def test_the_keys_of_hooks_are_documented() -> None:
+    numbers = {"ATTEMPT": "001", "NUMBER": "000003", "M": "1", "N": "2"}
+    keys = [
+        "-".join(numbers.get(word, word) for word in key.split("-"))
+        for key in table(section("run-folder.md", "hooks/KEY"))
+    ]
+    assert len(keys) == hookfiles.KEY.pattern.count("|") + 1
+    assert all(hookfiles.KEY.fullmatch(key) for key in keys)
 
 
 def test_the_format_versions_are_documented() -> None:
@@ -469,6 +681,14 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_every_page_is_linked_from_the_readme(path: Path) -> None:
     assert f"](docs/{path.name})" in (ROOT / "README.md").read_text()
+
+
+def test_the_engine_contract_is_documented() -> None:
+    methods = [name for name, what in vars(Engine).items() if not name.startswith("_") and callable(what)]
+    assert len(methods) > 4
+    assert list(table(section("architecture.md", "The engine contract"))) == methods
+    engines = CODE.findall(table(section("reference.md", "Settings"))["--engine"][1])
+    assert engines == list(wiring.ENGINES)
 
 
 def modules() -> set[str]:

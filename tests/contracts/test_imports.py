@@ -14,7 +14,10 @@ import pytest
 import overnight
 
 ROOT = Path(overnight.__file__).parent
-PURE = "errors events spec quantities flops accelerators readers meter rules lifecycle monitor tail ladder".split()
+PURE = (
+    "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail "
+    "ladder causes traces symptoms folding"
+).split()
 IMPURE = {"os", "time", "subprocess", "sqlite3", "socket", "threading", "pathlib"}
 IMPLEMENTATIONS = ("overnight.readers.", "overnight.rules.", "overnight.engines.")
 

@@ -82,9 +82,11 @@ def broad(handler: ast.ExceptHandler) -> bool:
 
 
 def reraises(handler: ast.ExceptHandler) -> bool:
-    """Say whether an except clause only cleans up: its last statement raises again what was caught."""
+    """Say whether an except clause hides nothing: it raises what was caught again, or a sentence that comes from it."""
     last = handler.body[-1]
-    return isinstance(last, ast.Raise) and last.exc is None
+    if not isinstance(last, ast.Raise):
+        return False
+    return last.exc is None or (last.cause is not None and ast.unparse(last.cause) == handler.name)
 
 
 def test_broad_excepts_give_a_reason() -> None:

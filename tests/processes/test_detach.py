@@ -199,3 +199,26 @@ def test_the_folder_it_was_started_from_may_vanish(runs: Runs, work: Path) -> No
     scratch.rmdir()
     assert run.stop().returncode == 0
     assert run.wait() == 103
+
+
+@pytest.mark.parametrize("flags", [("--recover",), ("--restarts", "2"), ()])
+def test_the_environment_is_kept_only_for_a_run_that_may_be_started_again(
+    runs: Runs, start: Start, flags: tuple[str, ...]
+) -> None:
+    """Whole, for its owner only, and in no other file and no answer of ours."""
+    runs.env["API_TOKEN"] = "hunter2-and-3"
+    run = start("night", *toy("--steps", 5), flags=flags, log="step: 5,")
+    assert run.wait() == 0
+    kept = run.folder / "run.env"
+    assert kept.exists() == bool(flags)
+    if flags:
+        assert kept.stat().st_mode & 0o777 == 0o600
+        words = kept.read_bytes().split(b"\0")
+        assert b"API_TOKEN=hunter2-and-3" in words
+        assert not [
+            word for word in words if word.startswith((b"OVERNIGHT_RUN_", b"OVERNIGHT_ATTEMPT", b"OVERNIGHT_ROLE"))
+        ]
+    for path in run.folder.rglob("*"):
+        assert path == kept or not path.is_file() or b"hunter2" not in path.read_bytes(), path
+    shown = runs.overnight("status", "night", "--json").stdout + runs.overnight("status", "night").stdout
+    assert "hunter2" not in shown

@@ -77,7 +77,7 @@ def assert_whole(run: Run, twin: Run, tmp_path: Path) -> None:
     assert run.steps() == list(range(1, steps + 1))
     assert run.records() == records
     assert run.verdicts() == verdicts == twin.verdicts()
-    assert {verdict[4] for verdict in verdicts} == {"divergence", "nonfinite"}
+    assert {verdict[4] for verdict in verdicts} == {"divergence", "nonfinite", "spike"}
     told = [(one["rule"], one["offset"]) for one in run.facts("verdict")]
     assert sorted(told) == sorted({(verdict[4], verdict[2]) for verdict in verdicts})
     run.clean_logs()

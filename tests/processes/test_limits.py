@@ -23,8 +23,10 @@ def limited(run: Run) -> dict[str, object]:
     assert run.wait(45) == 105
     seen = run.status
     assert (seen["state"], seen["cause"]) == ("stopped", "wall_clock")
-    (verdict,) = (one for one in seen["verdicts"] if one["rule"] == "wall_clock")
+    *ahead, verdict = (one for one in seen["verdicts"] if one["rule"] == "wall_clock")
     assert verdict["action"] == "stop"
+    assert [one["action"] for one in ahead] == ["alert"], "a person is told ahead, once"
+    assert ahead[0]["evidence"]["ahead"] is True
     assert not run.left()
     evidence = verdict["evidence"]
     assert isinstance(evidence, dict)
@@ -74,11 +76,11 @@ def test_everything_ends_with_it(start: Start) -> None:
 def test_a_limit_may_only_alert(start: Start) -> None:
     flags = ("--max-hours", hours(1.5), "--action", "wall_clock=alert")
     run = start("night", *toy("--steps", 5000), flags=flags, log="step: 3,")
-    until(lambda: run.status["verdicts"], "the verdict")
+    until(lambda: len(run.status["verdicts"]) == 2, "the word ahead and the verdict")
     at = run.status["step"]
     until(lambda: run.status["step"] > at + 5, "it goes on")
     assert run.status["state"] == "running"
-    assert len(run.facts("verdict")) == 1, "said once"
+    assert [one["part"] for one in run.facts("verdict")] == [1, 0], "said once each"
 
 
 def test_a_run_that_ends_before_its_limit_is_not_touched(start: Start) -> None:

@@ -169,6 +169,70 @@ def test_stop_blocks_until_the_end(home: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "r stopped (user), at step 5\n"
 
 
+# -- several runs, hooks ---------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_several_says_how_each_ended_and_gives_the_first_code(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(home, "good", {"state": "finished", "cause": "completed"})
+    make(home, "nan", {"state": "stopped", "cause": "nonfinite"})
+    make(home, "limit", {"state": "stopped", "cause": "wall_clock"})
+    assert cli.main(["wait", "good", "nan", "limit", "good"]) == 104
+    assert capsys.readouterr().out.splitlines() == [
+        "good finished (completed)",
+        "nan stopped (nonfinite)",
+        "limit stopped (wall_clock)",
+    ]
+    assert cli.main(["wait", "limit", "nan", "--json"]) == 105
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == ["limit", "nan"]
+    assert cli.main(["wait", "good", "good"]) == 0
+    assert cli.main(["wait", "good", "nosuch"]) == 102
+
+
+def test_waiting_for_several_has_one_timeout(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "good", {"state": "finished", "cause": "completed"})
+    make(home, "live", {"state": "running"}, kept=True)
+    assert cli.main(["wait", "good", "live", "--timeout", "0.1s"]) == 101
+    said = capsys.readouterr()
+    assert said.out == "good finished (completed)\n"
+    assert "live is still running" in said.err
+
+
+def test_waiting_for_any_gives_the_code_of_the_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "over", {"state": "failed", "cause": "crash"})
+    slow, quick = (make(home, name, {"state": "running"}, kept=True) for name in ("slow", "quick"))
+    later = threading.Timer(0.3, lambda: write_json(quick.status_json, {"state": "stopped", "cause": "wall_clock"}))
+    later.start()
+    assert cli.main(["wait", "--any"]) == 105, "ended runs are not meant without a name"
+    later.join()
+    assert capsys.readouterr().out == "quick stopped (wall_clock)\n"
+    assert cli.main(["wait", "--any", "slow", "over"]) == 100
+    assert cli.main(["wait", "--any", "slow", "--timeout", "0.05s"]) == 101
+    write_json(slow.status_json, {"state": "finished", "cause": "completed"})
+    assert cli.main(["wait", "--any"]) == 102
+    assert "no run is live" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "code"), [("finished", "completed", 108), ("stopped", "user", 103), ("failed", "crash", 100)]
+)
+def test_a_failed_hook_is_told_and_a_finished_run_with_one_is_not_0(
+    home: Path, state: str, cause: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hooks = {"pending": 0, "failed": 1, "text": "./upload.sh exited with code 7"}
+    make(home, "r", {"state": state, "cause": cause, "exit_code": 0, "hooks": hooks})
+    assert cli.main(["wait", "r"]) == code
+    assert "\n  a hook failed: ./upload.sh exited with code 7\n" in capsys.readouterr().out
+    assert cli.main(["wait", "r", "--pass-exit-code"]) == 0
+
+
+def test_hooks_that_nobody_runs_any_more_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", {"state": "finished", "cause": "completed", "hooks": {"pending": 2, "failed": 0, "text": None}})
+    assert cli.main(["wait", "r"]) == 0
+    assert capsys.readouterr().out.endswith("\n  2 hooks not known to have ended\n")
+
+
 # -- clean -----------------------------------------------------------------------------------------------------------
 
 

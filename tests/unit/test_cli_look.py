@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight import cli, client, lifecycle
-from overnight.cli import render
+from overnight import cli, client, states
+from overnight.cli import live, notice, page, render
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, write_json
 from overnight.processes import boot_id
@@ -129,9 +129,9 @@ def test_the_time_limit_is_shown(home: Path, capsys: pytest.CaptureFixture[str])
 def test_a_live_run_has_been_active_until_now() -> None:
     one = {"active_s": 10.0, "updated_at": "2026-01-01T00:00:00Z", "state": "running", "supervisor": {"alive": True}}
     now = (render.epoch("2026-01-01T00:00:00Z") or 0.0) + 5.0
-    assert render._active_s(one, now) == 15.0
+    assert page._active_s(one, now) == 15.0
     for other in ({"state": "finished"}, {"supervisor": {"alive": False}}, {"updated_at": None}):
-        assert render._active_s({**one, **other}, now) == 10.0
+        assert page._active_s({**one, **other}, now) == 10.0
 
 
 def test_a_failed_run_shows_the_end_of_its_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,11 +202,13 @@ def test_a_step_is_named_once(text: str | None, step: int, end: str) -> None:
     assert render.ending({**one, "step": step}).count("at step") == 1
 
 
-@pytest.mark.parametrize("cause", ["user", "preempted", "wall_clock", "nonfinite", "divergence", "mine"])
+@pytest.mark.parametrize(
+    "cause", ["user", "preempted", "wall_clock", "until", "max_steps", "cost", "nonfinite", "divergence", "mine"]
+)
 def test_a_run_stopped_by_a_health_rule_is_as_red_as_a_failed_one(cause: str) -> None:
     one = {**dict.fromkeys(client.FIELDS), **FULL, "name": "n", "cause": cause, "foreign": False, "stale": False}
     red = "\x1b[31m" in render.table([one], now=0.0, colours=True)
-    assert red is (lifecycle.exit_code("stopped", cause) == 104)
+    assert red is (states.exit_code("stopped", cause) == 104)
 
 
 def test_json_holds_full_precision_and_null_for_unknown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +273,186 @@ def test_colours_only_where_they_are_wanted() -> None:
     }
     for colours in (True, False):
         assert ("\x1b[31m" in render.table([one], now=0.0, colours=colours)) is colours
-        assert ("\x1b[31m" in render.status_text(one, now=0.0, colours=colours)) is colours
+        assert ("\x1b[31m" in page.status_text(one, now=0.0, colours=colours)) is colours
+
+
+# -- what a night adds -----------------------------------------------------------------------------------------------
+
+NIGHT: dict[str, Any] = {
+    "state": "backoff",
+    "attempt": 2,
+    "engine": "local",
+    "elapsed_s": 7200.0,
+    "active_s": 3600.0,
+    "cost": 4.98,
+    "cost_forecast": 19.92,
+    "step": 120,
+    "limits": {
+        "max_hours": 8.0,
+        "until": "2026-01-01T08:00:00.000Z",
+        "max_steps": 500,
+        "max_cost": 20.0,
+        "price": 2.49,
+        "restarts": 3,
+        "stall_s": 600.0,
+        "start_limit_s": None,
+        "exit_limit_s": 90.0,
+    },
+    "restarts_used": 1,
+    "backoff_until": "2026-01-01T02:00:12.000Z",
+    "grad_norm_nonfinite": 3,
+    "last_lines": ["Traceback", "RuntimeError: \x1b[31mbad\x1b[0m"],
+    "attempts": [
+        {"n": 1, "started_at": "x", "exit_code": 1, "cause": "crash", "cause_text": "exited with code 1"},
+        {"n": 2, "started_at": "y", "signal": "SIGSEGV", "cause": "crash", "cause_text": "was ended by SIGSEGV"},
+    ],
+    "notes": ["user: watch the loss after step 4000"],
+}
+
+
+def at(text: str) -> float:
+    found = render.epoch(text)
+    assert found is not None
+    return found
+
+
+def seen(**fields: Any) -> dict[str, Any]:
+    """Return a status as ``client.status`` would, of a run that is kept."""
+    alive = {"pid": 7, "alive": True}
+    one = {**dict.fromkeys(client.FIELDS), "name": "n", "supervisor": alive, "shim": alive, **fields}
+    for key in ("verdicts", "attempts"):
+        one[key] = one[key] or []
+    return {"foreign": False, "stale": False, "unguarded": False, **one}
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_status_says_what_a_night_adds() -> None:
+    shown = page.status_text(seen(**NIGHT), now=at("2026-01-01T02:00:00Z"), colours=False)
+    for part in (
+        "n: backoff backoff: next attempt in 12 s",
+        "grad norm not finite 3 times",
+        "cost 4.98, 19.92 expected at the end, at 2.49/h",
+        "limit 8h00m of active time (--max-hours), 7h00m left",
+        "(--until), 6h00m left",
+        "step 500 (--max-steps), 380 to go",
+        "cost 20.00 (--max-cost), 15.02 left",
+        "no longer without a step than 10m00s (--stall)",
+        "exit after the last step within 1m30s (--exit-limit)",
+        "restarts 1 of 3 used",
+        "log ends Traceback RuntimeError: bad",
+        "1: x, steps None to None, exit code 1 (crash): exited with code 1",
+        "2: y, steps None to None, ended by SIGSEGV (crash): was ended by SIGSEGV",
+        "note user: watch the loss after step 4000",
+    ):
+        assert part in flat(shown), part
+    assert "start-limit" not in shown
+    assert "going on" not in shown
+    assert narrow(shown)
+    narrower = page.status_text(seen(**NIGHT), now=at("2026-01-01T02:00:00Z"), colours=False, width=60)
+    assert max(map(len, narrower.splitlines())) <= 60
+
+
+def test_what_was_announced_and_how_long_nothing_came() -> None:
+    running = {"state": "running", "silent_s": 130.0}
+    shown = flat(page.status_text(seen(**running, phase="evaluating"), now=0.0, colours=False))
+    assert "phase evaluating, as the log said; silent for 2m10s" in shown
+    assert "silent for 2m10s" in flat(page.status_text(seen(**running), now=0.0, colours=False))
+    for quiet in ({"state": "running", "silent_s": 5.0}, {"state": "finished", "silent_s": 130.0}):
+        assert "silent" not in page.status_text(seen(**quiet), now=0.0, colours=False)
+
+
+def test_the_engine_is_named_with_the_command_that_attaches_to_it() -> None:
+    one = seen(state="running", engine="tmux")
+    assert "engine tmux: tmux attach -t n" in flat(
+        page.status_text(one, now=0.0, colours=False, attach="tmux attach -t n")
+    )
+    assert "engine" not in page.status_text(seen(state="running", engine="local"), now=0.0, colours=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"state": "running", "unguarded": True, "phase": "evaluating"}, "running, unguarded"),
+        ({"state": "running", "phase": "evaluating"}, "running, evaluating"),
+        ({"state": "running", "restarts_used": 2, "limits": {"restarts": 3}}, "running, restart 2/3"),
+        ({"state": "running", "restarts_used": 0, "limits": {"restarts": 3}}, "running"),
+        ({"state": "backoff", "backoff_until": "2026-01-01T00:00:12Z"}, "backoff, 12s left"),
+        ({"state": "backoff"}, "backoff"),
+        ({"state": "finished", "cause": "completed", "hooks": {"failed": 1}}, "finished (completed), hook failed"),
+        ({"state": "running", "stale": True, "phase": "evaluating"}, "running, unkept"),
+    ],
+)
+def test_a_row_says_what_matters_most(fields: dict[str, Any], words: str) -> None:
+    table = render.table([seen(**fields)], now=at("2026-01-01T00:00:00Z"), colours=False)
+    assert table.splitlines()[1].startswith(f"n         {words}  ")
+    assert narrow(table)
+
+
+def test_a_failed_hook_is_red_everywhere() -> None:
+    one = seen(
+        state="finished", cause="completed", hooks={"pending": 0, "failed": 2, "text": "mail exited with code 1"}
+    )
+    said = "2 hooks failed: mail exited with code 1"
+    for text in (
+        render.table([one], now=0.0, colours=True),
+        page.status_text(one, now=0.0, colours=True),
+        notice.farewell(RunFolder(Path("/nonexistent/n")), one, colours=True),
+    ):
+        (line,) = [line for line in text.splitlines() if said in line]
+        assert line.startswith("\x1b[31m")
+    assert "\x1b" not in notice.farewell(RunFolder(Path("/nonexistent/n")), one)
+
+
+def test_a_status_of_an_older_version_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "old", {"state": "running", "step": 3, "attempts": [{"n": 1}]})
+    assert cli.main(["status"]) == cli.main(["ls"]) == 0
+    shown = capsys.readouterr().out
+    assert not any(word in shown for word in ("restarts", "cost", "limit", "engine", "hook", "phase"))
+
+
+# -- again and again -------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_is_drawn_over_what_was_there() -> None:
+    assert live.framed(["a", "b"]) == "\x1b[Ha\x1b[K\r\nb\x1b[K\x1b[J"
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    lines = ["HEAD", *"abcdef"]
+    assert live.fitted(lines, 80, 7) == lines
+    assert live.fitted(lines, 80, 4) == ["HEAD", "a", "b", "... 4 more lines"]
+    assert live.fitted(lines, 80, 4, newest_last=True) == ["HEAD", "... 4 more lines", "e", "f"]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "clipped"),
+    [
+        ("abcdef", 4, "abcd"),
+        ("\x1b[31mabcdef\x1b[0m", 3, "\x1b[31mabc\x1b[0m"),
+        ("日本語", 5, "日本"),
+        ("e\u0301fg", 2, "e\u0301f"),
+    ],
+)
+def test_a_line_is_clipped_by_what_it_takes_on_a_terminal(line: str, columns: int, clipped: str) -> None:
+    assert live.clipped(line, columns) == clipped
+
+
+def test_an_interval_needs_a_watch_and_a_time(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", FULL)
+    assert cli.main(["ls", "--interval", "2"]) == cli.main(["status", "--watch", "--interval", "often"]) == 2
+    assert "give a time such as 2s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_watching_an_ended_run_shows_it_once(home: Path, form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "r", FULL)
+    assert cli.main(["status", "--watch", *form]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("nonfinite") >= 1
+    assert len(shown.splitlines()) == 1 if form else shown.startswith("--- 20")
 
 
 _VALUES = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=200))
@@ -280,16 +461,24 @@ _VALUES = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=200)
 @given(
     st.dictionaries(st.sampled_from(sorted(client.FIELDS)), _VALUES),
     st.lists(st.dictionaries(st.text(max_size=9), _VALUES), max_size=3),
+    st.fixed_dictionaries(
+        {
+            "limits": st.dictionaries(st.sampled_from(sorted(NIGHT["limits"])), _VALUES),
+            "hooks": st.dictionaries(st.sampled_from(["pending", "failed", "text"]), _VALUES),
+        }
+    ),
+    st.sampled_from(sorted(client.STATES)),
 )
 def test_whatever_passes_the_check_can_be_shown_in_80_columns(
-    found: dict[str, Any], items: list[dict[str, Any]]
+    found: dict[str, Any], items: list[dict[str, Any]], dicts: dict[str, Any], state: str
 ) -> None:
     one: dict[str, Any] = {
         **dict.fromkeys(client.FIELDS),
         **found,
-        "state": "running",
+        "state": state,
         "verdicts": items,
         "attempts": items * 2,
+        **dicts,
     }
     try:
         client._check(one, "/x")
@@ -300,14 +489,14 @@ def test_whatever_passes_the_check_can_be_shown_in_80_columns(
     one |= {"name": "n", "stale": False, "foreign": False, "unguarded": False}
     for text in (
         render.table([one], now=1e9, colours=False),
-        render.status_text(one, now=1e9, colours=False),
+        page.status_text(one, now=1e9, colours=False),
         render.ending(one),
         render.live_line(one),
     ):
         assert text
         assert "\x1b" not in text
     assert narrow(render.table([one], now=1e9, colours=False))
-    assert narrow(render.status_text(one, now=1e9, colours=False))
+    assert narrow(page.status_text(one, now=1e9, colours=False))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from overnight import client, lifecycle
+from overnight import client, states
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
 from overnight.folder import RunFolder, machine_id, write_json
 from overnight.processes import boot_id
@@ -43,8 +43,8 @@ def make(
 
 
 def test_words_written_twice_agree() -> None:
-    assert client.ENDED == lifecycle.ENDED
-    assert set(lifecycle.TRANSITIONS) == client.STATES
+    assert client.ENDED == states.ENDED
+    assert set(states.TRANSITIONS) == client.STATES
 
 
 @pytest.mark.parametrize(
@@ -332,3 +332,84 @@ def test_waiting_for_a_damaged_run_that_nobody_can_mend_ends_with_its_sentence(t
 def test_waiting_until_something_other_than_the_end(tmp_path: Path) -> None:
     folder = make(tmp_path, "r", {"state": "running", "records": 1}, keepers={"shim": me()})
     assert client.wait(folder, 30, until=lambda seen: bool(seen.get("records")))["state"] == "running"
+
+
+# -- hooks at the end ------------------------------------------------------------------------------------------------
+
+
+def hooks(pending: int = 0, failed: int = 0) -> dict[str, Any]:
+    return {"hooks": {"pending": pending, "failed": failed, "text": None}}
+
+
+def test_waiting_goes_on_while_hooks_are_pending_and_somebody_runs_them(tmp_path: Path) -> None:
+    ended = {"state": "finished", "cause": "completed"}
+    folder = make(tmp_path, "r", {**ended, **hooks(pending=1)}, keepers={"shim": me(), "supervisor": me()})
+    done = threading.Timer(0.3, lambda: write_json(folder.status_json, {**ended, **hooks(failed=1)}))
+    done.start()
+    assert client.hooks_failed(client.wait(folder, 30)) == 1
+    done.join()
+
+
+@pytest.mark.parametrize("limit_s", [0.05, None])
+def test_a_pending_hook_holds_nobody_for_ever(tmp_path: Path, limit_s: float | None) -> None:
+    """Not after the time is up, and not if nobody lives that would run it."""
+    keepers = {"shim": me(), "supervisor": me()} if limit_s else {"shim": GONE, "supervisor": GONE}
+    folder = make(tmp_path, "r", {"state": "stopped", **hooks(pending=2)}, keepers=keepers)
+    began = time.monotonic()
+    assert client.hooks_left(client.wait(folder, limit_s)) == 2
+    assert time.monotonic() - began < 4.0
+
+
+def test_a_shim_without_a_supervisor_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overnight.patience.HOOKS_UNKEPT_S", 0.2)
+    folder = make(tmp_path, "r", {"state": "stopped", **hooks(pending=1)}, keepers={"shim": me(), "supervisor": GONE})
+    assert client.wait(folder, 60)["state"] == "stopped"
+
+
+def test_an_adopting_supervisor_runs_the_hooks_too(tmp_path: Path) -> None:
+    """It stands in status.json only, and is believed if its command line says that it is one of this run."""
+    folder = make(tmp_path, "r", {"state": "stopped", **hooks(pending=1), "supervisor": {"pid": os.getpid()}})
+    assert client.over(client.status(folder)), "this process is no supervisor"
+
+
+# -- several runs ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_run_to_end_is_returned(tmp_path: Path) -> None:
+    folders = [make(tmp_path, name, {"state": "running"}, keepers={"shim": me()}) for name in ("a", "b", "c")]
+    later = threading.Timer(0.2, lambda: write_json(folders[1].status_json, {"state": "stopped"}))
+    later.start()
+    began = time.monotonic()
+    folder, one = client.wait_any(folders, 30, on_stale={}, until={})
+    assert (folder.name, one["state"]) == ("b", "stopped")
+    assert time.monotonic() - began < client.RECHECK_S
+    later.join()
+    write_json(folders[0].status_json, {"state": "finished"})
+    assert client.wait_any(folders, 30, on_stale={}, until={})[0].name == "a"
+    with pytest.raises(WaitTimeoutError, match=r"^c is still running after 0\.05 s"):
+        client.wait_any(folders[2:], 0.05, on_stale={}, until={})
+
+
+def test_a_listing_sees_what_changes_and_reads_ended_runs_once(tmp_path: Path) -> None:
+    done = make(tmp_path, "done", {"state": "finished", "created_at": "2026-01-01"})
+    live = make(tmp_path, "live", {"state": "running", "created_at": "2026-01-02"}, keepers={"shim": me()})
+    listing = client.Listing(str(tmp_path))
+    first = listing.look()
+    assert [one["state"] for one in first] == ["finished", "running"]
+    write_json(live.status_json, {"state": "running", "step": 7, "created_at": "2026-01-02"})
+    make(tmp_path, "new", {"state": "starting", "created_at": "2026-01-03"}, keepers={"shim": me()})
+    second = listing.look()
+    assert [(one["name"], one["step"]) for one in second] == [("done", None), ("live", 7), ("new", None)]
+    assert second[0] is first[0]
+    write_json(done.status_json, {"state": "failed", "created_at": "2026-01-01"})
+    assert listing.look()[0]["state"] == "failed"
+    done.path.rename(tmp_path / "away")
+    assert [one["name"] for one in listing.look()] == ["live", "new"]
+
+
+def test_what_is_asked_is_one_file_each_in_the_inbox(tmp_path: Path) -> None:
+    folder = make(tmp_path, "r", {"state": "running"})
+    paths = [client.request_note(folder, "lr too high"), client.request_set(folder, {"max_hours": 12.0})]
+    note, change = (json.loads(path.read_text()) for path in paths)
+    assert (note["kind"], note["text"]) == ("note", "lr too high")
+    assert (change["kind"], change["values"]) == ("set", {"max_hours": 12.0})

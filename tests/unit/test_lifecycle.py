@@ -5,15 +5,19 @@ from __future__ import annotations
 from itertools import product
 from typing import get_args
 
+import msgspec
 import pytest
 
+from overnight.causes import describe
 from overnight.events import Exit, Request, StopOrder, Verdict
-from overnight.lifecycle import (
+from overnight.lifecycle import decide
+from overnight.states import (
     ENDED,
     FAILURES,
     LIMITS,
     TRANSITIONS,
     Alive,
+    BackOff,
     Climb,
     Decision,
     End,
@@ -22,14 +26,14 @@ from overnight.lifecycle import (
     Launched,
     Plan,
     Rebooted,
+    Recovered,
     Reorder,
     RunState,
     Start,
     State,
     Stop,
     TransitionError,
-    decide,
-    describe,
+    Waited,
     exit_code,
     move,
 )
@@ -84,6 +88,7 @@ EVENTS: tuple[Event, ...] = (
     Launched(),
     Alive(attempt=1),
     Rebooted(),
+    Waited(),
     *(NAN, LIMIT, ALERT, NOTE, USER, SCHEDULER, NOW),
     *(
         Ended(exit=how, target=target, started=started)
@@ -96,6 +101,8 @@ PLANS = (
     Plan(steps=100),
     Plan(steps=100, last_step=7),
     Plan(steps=100, last_step=100),
+    Plan(restarts=1),
+    Plan(steps=100, last_step=7, restarts=3),
 )
 
 
@@ -144,9 +151,11 @@ def test_every_event_in_every_state_leads_only_to_admitted_states(state: State) 
             decision = decide(before, event, plan)
             after = decision.state
             assert after.state == state or (state, after.state) in ADMITTED, (state, event, after)
-            assert all(type(action) in (Start, Stop, Climb, Reorder, End) for action in decision.actions)
+            assert all(type(action) in (Start, Stop, Climb, Reorder, BackOff, End) for action in decision.actions)
             if after.state != state and after.ended:
-                assert decision.actions == (End(state=after.state, cause=after.cause or ""),)
+                (action,) = decision.actions
+                assert isinstance(action, End)
+                assert (action.state, action.cause) == (after.state, after.cause)
                 assert after.cause
                 assert after.cause_text
             if after.state == "stopping":
@@ -441,11 +450,27 @@ def test_a_command_that_could_not_be_executed(state: State) -> None:
     assert bare.cause_text == "the command could not be executed"
 
 
-@pytest.mark.parametrize("state", ["pending", "starting", "running", "stopping", "backoff"])
+@pytest.mark.parametrize("state", ["pending", "starting", "running", "backoff"])
 def test_a_reboot_fails_whatever_was_going_on(state: State) -> None:
     over = decide(at(state), Rebooted(), Plan()).state
     assert (over.state, over.cause) == ("failed", "host_rebooted")
     assert move(over, "starting").state == "starting"
+
+
+def test_a_run_that_was_to_end_is_over_after_a_reboot() -> None:
+    over = decide(at("stopping"), Rebooted(), Plan()).state
+    assert (over.state, over.cause) == ("stopped", "user")
+    assert decide(over, Recovered(), Plan()).actions == ()
+
+
+def test_only_what_a_reboot_ended_is_recovered() -> None:
+    lost = decide(msgspec.structs.replace(at("running"), restarts=2), Rebooted(), Plan()).state
+    decision = decide(lost, Recovered(), Plan())
+    assert decision.actions == (Start(attempt=2),)
+    assert (decision.state.state, decision.state.restarts, decision.state.cause) == ("starting", 2, None)
+    for state in STATES:
+        assert state == "failed" or decide(at(state), Recovered(), Plan()).actions == ()
+    assert decide(at("failed", "crash"), Recovered(), Plan()).actions == ()
 
 
 def test_describe_knows_every_kind_of_exit() -> None:

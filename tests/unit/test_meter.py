@@ -327,6 +327,47 @@ def test_logging_interval_is_learned(steps: list[int], interval: int) -> None:
     assert fed([line(step) for step in steps]).interval == interval
 
 
+# ---- gradient norms that are no number, epochs
+
+
+@pytest.mark.parametrize("norm", [nan, inf, -inf])
+def test_nonfinite_gradient_norms_are_counted_over_the_whole_run(norm: float) -> None:
+    lines = healthy(120, grad_norm=1.0)
+    for step in (10, 60, 110):
+        lines[step - 1] = msgspec.structs.replace(lines[step - 1], grad_norm=norm)
+    meter = fed(lines)
+    assert meter.grad_norm_nonfinite == 3
+    meter.begin_attempt()
+    meter.add(line(1, grad_norm=norm))
+    assert meter.grad_norm_nonfinite == 4
+
+
+def test_gradient_norms_and_epochs_of_other_lines_are_not_looked_at() -> None:
+    meter = fed([line(1, rank=0, grad_norm=1.0, epoch=1.0)])
+    for said in ({"rank": 1}, {"kind": "eval"}, {"glued": True}):
+        meter.add(line(2, grad_norm=nan, epoch=9.0, **said))
+    assert (meter.grad_norm_nonfinite, meter.highest_epoch) == (0, 1.0)
+
+
+def test_the_highest_epoch_is_of_the_whole_run() -> None:
+    meter = Meter(GPT2)
+    assert meter.highest_epoch is None
+    for epoch in (None, 0.5, 2.25, nan, inf, 1.0):
+        meter.add(line(1, epoch=epoch))
+    meter.begin_attempt()
+    meter.add(line(1, epoch=0.1))
+    assert meter.highest_epoch == 2.25
+
+
+def test_a_snapshot_of_an_older_version_is_read() -> None:
+    before = fed([*healthy(5), line(6, grad_norm=nan, epoch=3.0)])
+    state = before.snapshot()
+    del state["grad_norm_nonfinite"], state["highest_epoch"]
+    meter = fed([line(1, grad_norm=nan, epoch=7.0)])
+    meter.restore(state)
+    assert (meter.records, meter.grad_norm_nonfinite, meter.highest_epoch) == (6, 0, None)
+
+
 # ---- against a naive reference, and between any two records
 
 _FLOATS = st.none() | st.sampled_from([0.0, -1.0, nan, inf, 0.25, 0.3, 1e-3, 7.0])
@@ -340,6 +381,8 @@ RECORDS = st.builds(
     dt_s=_FLOATS,
     tokens=_FLOATS,
     tokens_per_s=_FLOATS,
+    grad_norm=_FLOATS,
+    epoch=_FLOATS,
     glued=st.sampled_from([False, False, False, True]),
 )
 

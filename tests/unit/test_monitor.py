@@ -239,7 +239,8 @@ def test_time_rules_remember_over_segments_attempts_and_restores() -> None:
     heart = monitor(max_hours=1.0)
     heart.feed(lines(1, [3.0]), AT)
     late = Moment(active_s=3600.0, at=AT)
-    assert heart.tick(Moment(active_s=3599.0, at=AT)) == []
+    (ahead,) = heart.tick(Moment(active_s=3599.0, at=AT))
+    assert (ahead.part, ahead.action, ahead.evidence["ahead"]) == (1, "alert", True)
     assert heart.due_s(Moment(active_s=3599.0, at=AT)) == pytest.approx(1.0)
     (verdict,) = heart.tick(late)
     assert (verdict.rule, verdict.action, verdict.step, verdict.attempt) == ("wall_clock", "stop", 1, 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight import options, settings
+from overnight import options, places, settings
 from overnight.errors import UsageError
 from overnight.quantities import count, duration_s, number, pattern, switch
 from overnight.spec import RunSpec
@@ -312,15 +312,15 @@ def test_the_executable_is_found_as_a_shell_finds_it(place: dict[str, Any], tmp_
     (second / "go").write_text("")
     path = f"{first}:{second}"
     with pytest.raises(UsageError, match=rf"not executable: go \(chmod \+x {second}/go, or"):
-        settings.find_executable("go", path, str(here))
+        places.find_executable("go", path, str(here))
     (second / "go").chmod(0o755)
-    assert settings.find_executable("go", path, str(here)) == str(second / "go")
+    assert places.find_executable("go", path, str(here)) == str(second / "go")
     (here / "run.sh").write_text("")
     with pytest.raises(UsageError, match=r"not executable: ./run.sh \(chmod \+x .*, or run it with its interpreter\)"):
-        settings.find_executable("./run.sh", path, str(here))
+        places.find_executable("./run.sh", path, str(here))
     (here / "run.sh").chmod(0o755)
-    assert os.path.samefile(settings.find_executable("./run.sh", path, str(here)), here / "run.sh")
-    assert os.path.samefile(settings.find_executable("run.sh", "", str(here)), here / "run.sh")  # an empty entry is .
+    assert os.path.samefile(places.find_executable("./run.sh", path, str(here)), here / "run.sh")
+    assert os.path.samefile(places.find_executable("run.sh", "", str(here)), here / "run.sh")  # an empty entry is .
 
 
 @pytest.mark.parametrize("command", ["nosuch", "", "./nosuch"])

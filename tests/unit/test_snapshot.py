@@ -10,15 +10,16 @@ import pytest
 
 from overnight.events import Exit, StopOrder, Verdict, jsonable
 from overnight.folder import utc
-from overnight.lifecycle import RunState
-from overnight.snapshot import FORMAT, SHOWN_VERDICTS, build, verdict_line
+from overnight.snapshot import FORMAT, SHOWN_VERDICTS, Used, build, verdict_line
 from overnight.spec import RunSpec
+from overnight.states import RunState
 from overnight.wiring import make_monitor
 
 AT = 1_767_261_600.0  # 2026-01-01 10:00 UTC
 PROMISED = """name state cause cause_text attempt pid step loss loss_avg tokens_per_second tflops mfu mfu_avg
 flops_per_token peak_flops peak_source convention params params_source devices started_at active_s eta_s log exit_code
-signal verdicts supervisor checkpoint attempts""".split()
+signal verdicts supervisor checkpoint attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
+grad_norm_nonfinite hooks phase silent_s last_lines""".split()
 UNKNOWN_AT_FIRST = "step loss loss_avg dt tokens_per_second tokens_per_second_avg tflops mfu mfu_avg eta_s".split()
 
 
@@ -35,10 +36,12 @@ def snapshot(log: bytes = b"", *, asked: dict[str, Any] | None = None, **facts: 
         "verdicts": [],
         "created_at": AT - 1,
         "now": AT + 60,
-        "active_s": 60.25,
+        "used": Used(active_s=60.25, elapsed_s=61.0),
         "keepers": {"supervisor": 88},
         "checkpoint": None,
         "notes": [],
+        "hooks": None,
+        "engine": "local",
         **facts,
     }
     return build(spec=spec, monitor=monitor, **given)
@@ -107,7 +110,9 @@ def test_a_run_that_has_ended(state: Any, cause: str, how: Exit, code: int) -> N
 
 
 def test_a_run_that_never_started() -> None:
-    found = snapshot(state=RunState(), attempts=[], created_at=None, active_s=None, keepers={})
+    found = snapshot(
+        state=RunState(), attempts=[], created_at=None, used=Used(active_s=None, elapsed_s=0.0), keepers={}
+    )
     assert [found[name] for name in ("attempt", "pid", "started_at", "created_at", "active_s")] == [None] * 5
     assert found["attempts"] == []
     assert found["supervisor"] == {"pid": None}
@@ -137,3 +142,23 @@ def test_a_nan_is_a_word_in_json_and_null_means_unknown() -> None:
     assert json.loads(text)["loss"] == "nan"
     assert json.loads(text)["loss_avg"] is None
     assert json.loads(text)["verdicts"][0]["evidence"] == {"loss": "inf"}
+
+
+def test_what_it_costs_and_will_cost() -> None:
+    log = b"".join(b"step: %d, loss: 3.0, dt: 36\n" % step for step in range(1, 21))
+    asked = {"price": 2.5, "max_cost": 40.0, "steps": 120, "max_hours": 8.0, "until": AT + 3600}
+    found = snapshot(log, asked=asked, used=Used(active_s=700.0, elapsed_s=720.0))
+    assert found["cost"] == pytest.approx(0.5)
+    assert found["cost_forecast"] == pytest.approx(0.5 + 2.5)  # a hundred steps of 36 s are an hour
+    assert found["limits"]["max_cost"] == 40.0
+    assert found["limits"]["until"] == "2026-01-01T11:00:00.000Z"
+    assert snapshot(log)["cost"] is snapshot(log)["cost_forecast"] is None
+
+
+def test_a_back_off_says_when_it_is_over() -> None:
+    waiting = RunState(state="backoff", attempt=1, restarts=1, cause="crash", cause_text="exited with code 7")
+    found = snapshot(state=waiting, used=Used(active_s=9.0, elapsed_s=10.0, resume_in_s=5.0))
+    assert found["backoff_until"] == utc(AT + 65)
+    assert found["restarts_used"] == 1
+    assert (found["cause"], found["cause_text"]) == ("crash", "exited with code 7")
+    assert snapshot(used=Used(active_s=9.0, elapsed_s=10.0))["backoff_until"] is None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from overnight import wiring
@@ -65,8 +66,23 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_without_plug_ins_there_are_the_built_ins() -> None:
     said: list[str] = []
     assert [make().name for make in wiring.reader_makers(SPEC, said.append)] == ["telemetry", "nanogpt"]
-    assert [rule.name for rule in wiring.make_rules(SPEC, said.append)] == ["nonfinite", "divergence"]
+    rules = ["nonfinite", "divergence", "collapse", "spike", "max_steps"]
+    assert [rule.name for rule in wiring.make_rules(SPEC, said.append)] == rules
     assert not said
+
+
+def test_rules_get_their_parameters_and_actions_from_what_was_asked() -> None:
+    actions = {"nonfinite": "note", "divergence": "alert", "collapse": "note", "spike": "stop", "max_steps": "alert"}
+    facts = {"vocab_size": 50257, "max_steps": 900, "actions": actions}
+    asked = wiring.make_rules(msgspec.structs.replace(SPEC, **facts), pytest.fail)
+    assert {rule.name: rule.action for rule in asked} == actions
+    plain = wiring.make_rules(SPEC, pytest.fail)
+    assert [rule.action for rule in plain] == ["terminate", "terminate", "stop", "alert", "stop"]
+    limit = Record(reader="x", step=900, loss=1.0)
+    memories = [rule.fresh() for rule in asked]
+    found = [rule(limit, memory) for rule, memory in zip(asked, memories, strict=True)]
+    assert [verdict.rule for verdict in found if verdict is not None] == ["max_steps"]
+    assert {getattr(rule, "vocab_size", 50257) for rule in asked} == {50257}
 
 
 def test_a_plug_in_reader_reads_and_one_that_raises_is_named_once_and_asked_no_more(install: Install) -> None:

@@ -25,7 +25,8 @@ overnight VERB --help                options and examples of one verb
 
 exit codes of wait, run --foreground and an early death: 0 finished,
 100 failed, 101 wait timed out, 102 no such run, 103 stopped by a person,
-104 by a health rule, 105 by a limit, 106 gave up, 107 preempted, 2 wrong use
+104 by a health rule, 105 by a limit, 106 gave up, 107 preempted,
+108 finished, but a hook failed, 2 wrong use
 """
 
 BROKEN_PIPE = 141

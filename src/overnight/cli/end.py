@@ -7,18 +7,19 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from overnight import client
 from overnight.cli.look import as_json
 from overnight.cli.notice import StopNews, farewell, supervisor_words
-from overnight.cli.parser import INTERRUPTED, new_parser
+from overnight.cli.parser import HOOK_FAILED, INTERRUPTED, new_parser
+from overnight.cli.terminal import colours
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
-from overnight.lifecycle import exit_code
 from overnight.quantities import wait_s
+from overnight.states import exit_code
 
 STOP_EXAMPLES = """\
   overnight stop              the only live run: signal, grace, final save
@@ -30,6 +31,8 @@ STOP_EXAMPLES = """\
 WAIT_EXAMPLES = """\
   overnight wait                            the latest run
   overnight wait quiet --timeout 2h || ...  101 when the time is up
+  overnight wait small large                both; the first code that is not 0
+  overnight wait --any                      the first live run that ends
 """
 
 CLEAN_EXAMPLES = """\
@@ -84,7 +87,7 @@ def stop(words: list[str]) -> int:
         except KeyboardInterrupt:
             print(f"left; {folder.name} goes on stopping (overnight wait {folder.name})", file=sys.stderr)
             return INTERRUPTED
-    print(as_json(one) if args.json else farewell(folder, one))
+    print(as_json(one) if args.json else farewell(folder, one, colours=colours()))
     return 0
 
 
@@ -146,11 +149,14 @@ def _tell(text: str) -> None:
 
 
 def wait(words: list[str]) -> int:
-    """Wait for a run's end and say by the exit code how it ended."""
+    """Wait for the end of one run or several and say by the exit code how it ended."""
     parser = new_parser("wait", WAIT_EXAMPLES)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a run, or the beginning of its name (default: latest)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs, or beginnings of names (default: the latest)")
+    parser.add_argument(
+        "--any", action="store_true", help="return when the first has ended (default: of all live ones)"
+    )
     parser.add_argument("--timeout", metavar="TIME", help="give up after 90s, 10m, 2h; 0 only looks: exit code 101")
-    parser.add_argument("--json", action="store_true", help="print the status at the end")
+    parser.add_argument("--json", action="store_true", help="print the status at the end, one line for each run")
     parser.add_argument("--pass-exit-code", action="store_true", help="exit as the command itself did")
     args = parser.parse_args(words)
     timeout_s = None
@@ -159,14 +165,40 @@ def wait(words: list[str]) -> int:
             timeout_s = wait_s(args.timeout)
         except (ValueError, OverflowError):
             raise UsageError(f"--timeout cannot be {args.timeout!r}: give a time such as 90s, 10m or 2h") from None
-    folder = client.find(client.find_home(), args.name)
-    one = client.wait(folder, timeout_s, on_stale=adopter(folder), until=Watch(folder))
-    print(as_json(one) if args.json else farewell(folder, one))
-    return ended_code(one, own=args.pass_exit_code)
+    home = client.find_home()
+    if args.any and not args.names:
+        folders = client.live_runs(home)
+    else:
+        folders = list(
+            {found.name: found for found in (client.find(home, name) for name in args.names or [None])}.values()
+        )
+    codes = []
+    for folder, one in _ended(folders, timeout_s, first=args.any):
+        print(as_json(one) if args.json else farewell(folder, one, colours=colours()), flush=True)
+        codes.append(ended_code(one, own=args.pass_exit_code))
+    return next((code for code in codes if code), 0)
+
+
+def _ended(
+    folders: list[RunFolder], timeout_s: float | None, *, first: bool
+) -> Iterator[tuple[RunFolder, dict[str, Any]]]:
+    """Yield the runs as they have ended: one after the other in the order given, or only the ``first`` that ends."""
+    if first:
+        on_stale = {folder.name: adopter(folder) for folder in folders}
+        until = {folder.name: Watch(folder) for folder in folders}
+        yield client.wait_any(folders, timeout_s, on_stale=on_stale, until=until)
+        return
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    for folder in folders:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        yield folder, client.wait(folder, left, on_stale=adopter(folder), until=Watch(folder))
 
 
 def ended_code(one: dict[str, Any], *, own: bool) -> int:
-    """Return the exit code for an ended run: by the table, or with ``own`` the command's, 128 + N for signal N."""
+    """Return the exit code for an ended run: by the table, or with ``own`` the command's, 128 + N for signal N.
+
+    A run that finished, but whose hook failed, is not 0: a script that goes on after it relies on both.
+    """
     if own and one["exit_code"] is not None:
         return int(one["exit_code"])
     if own and one["signal"]:
@@ -175,7 +207,8 @@ def ended_code(one: dict[str, Any], *, own: bool) -> int:
         number = getattr(signal, one["signal"], None)
         if number is not None:
             return 128 + int(number)
-    return exit_code(one["state"], one["cause"])
+    code = exit_code(one["state"], one["cause"])
+    return HOOK_FAILED if code == 0 and client.hooks_failed(one) else code
 
 
 # -- clean -----------------------------------------------------------------------------------------------------------
@@ -256,6 +289,10 @@ def _training_lives(folder: RunFolder) -> bool:
 
 def _remove(folder: RunFolder) -> None:
     """Take the run out of sight in one step, then remove it; the next ``clean`` finishes an interrupted removal."""
+    if folder.engine_json.exists():
+        from overnight import launch
+
+        launch.forget(folder)
     trash = folder.path.with_name(f".trash-{folder.name}-{time.time_ns()}")
     folder.path.rename(trash)
     _erase(trash)

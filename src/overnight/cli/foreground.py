@@ -16,7 +16,7 @@ from typing import Any, Self
 from overnight import client
 from overnight.cli.end import adopter
 from overnight.cli.follow import Follower
-from overnight.cli.notice import StopNews
+from overnight.cli.notice import StopNews, unguarded_words
 from overnight.folder import RunFolder
 
 ASKERS = {signal.SIGINT: "user", signal.SIGTERM: "scheduler"}
@@ -34,6 +34,7 @@ class Foreground:
         self._echo = True
         self._stale_at = 0.0
         self._asked = False
+        self._warned = False
 
     def __enter__(self) -> Self:
         # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
@@ -69,9 +70,9 @@ class Foreground:
                 one = client.status(folder)
                 if one["state"] in client.ENDED:
                     self._pass_on(follower)
-                    self._let_keepers_finish(folder)
-                    return one
+                    return self._let_keepers_finish(folder)
                 self._mind_stale(folder, one)
+                self._warn(folder, one)
                 follower.wait(LOOK_EVERY_S, bell=self._bell[0])
 
     def _carry_out(self, folder: RunFolder) -> None:
@@ -117,14 +118,25 @@ class Foreground:
             self._stale_at = time.monotonic()
             adopter(folder)()
 
-    def _let_keepers_finish(self, folder: RunFolder) -> None:
-        """Wait until the keepers have gone: as PID 1 our exit would kill them in the middle of their last writes."""
+    def _warn(self, folder: RunFolder, one: dict[str, Any]) -> None:
+        """Say once that nobody restarts a supervisor that dies too often."""
+        said = unguarded_words(folder, one)
+        if said and not self._warned:
+            self._tell(said)
+        self._warned = bool(said)
+
+    def _let_keepers_finish(self, folder: RunFolder) -> dict[str, Any]:
+        """Wait until the keepers have gone: as PID 1 our exit would kill them in the middle of their last writes.
+
+        Hooks of the end have the time that they were given; returns the last status of all.
+        """
         until = time.monotonic() + LAST_CARE_S
-        while time.monotonic() < until:
+        while True:
             reap()
             one = client.status(folder)
-            if not (one["supervisor"]["alive"] or one["shim"]["alive"]):
-                return
+            kept = one["supervisor"]["alive"] or one["shim"]["alive"]
+            if not kept or (client.over(one) and time.monotonic() >= until):
+                return one
             time.sleep(0.02)
 
 

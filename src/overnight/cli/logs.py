@@ -1,19 +1,30 @@
-"""The verbs that show what the training wrote: ``logs`` and ``attach``. Viewers only: leaving never disturbs a run."""
+"""The verbs that show what the training wrote: ``logs`` and ``attach``. Viewers only: leaving never disturbs a run.
+
+``attach --pane`` is what stands in a tmux pane. There Ctrl-C asks the run to stop, as it would end a command of one's
+own; nothing else that can happen to a pane does anything but end the view.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
+import select
+import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 from overnight import client
 from overnight.cli.follow import Follower, Lines, Shown, offset_of_last
 from overnight.cli.look import settle
-from overnight.cli.notice import farewell
-from overnight.cli.parser import new_parser
+from overnight.cli.notice import StopNews, farewell, own_start
+from overnight.cli.parser import INTERRUPTED, new_parser
 from overnight.cli.render import live_line
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
@@ -30,6 +41,9 @@ ATTACH_EXAMPLES = """\
 """
 
 FOLLOWED_LINES = 10
+PANE_LINES = 1000
+GOES_ON_WITHIN_S = 10.0
+"""How long the keepers of a run that had ended may take to say that it goes on (``recover``), in a viewer's eyes."""
 STATUS_EVERY_S = 1.0
 
 
@@ -120,17 +134,64 @@ def attach(words: list[str]) -> int:
     """Watch a run live until it ends or the viewer leaves."""
     parser = new_parser("attach", ATTACH_EXAMPLES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="a run, or the beginning of its name (default: latest)")
+    # A whole folder and not a name: a pane has the environment of the tmux server, where OVERNIGHT_HOME may be another.
+    parser.add_argument("--pane", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parser.parse_args(words)
+    if args.pane is not None:
+        return _attach_pane(RunFolder(Path(args.pane)))
     folder = client.find(client.find_home(), args.name)
     one = client.status(folder)
     if one["stale"]:
         settle(folder)
+    _hint(folder)
     path = one["log"] or str(folder.output_log)
     return watch(folder, path, offset_of_last(path, FOLLOWED_LINES), bar=True) or 0
 
 
-def watch(folder: RunFolder, path: str, offset: int, *, bar: bool) -> int | None:
-    """Show the log until the run has ended (None) or the viewer leaves (0); ``bar`` keeps a status line below it."""
+def _hint(folder: RunFolder) -> None:
+    """Name the engine's own way to see the run, if there is one and somebody sits at a terminal."""
+    if not sys.stdout.isatty():
+        return
+    with contextlib.suppress(FolderError):
+        placed = client.read_object(str(folder.engine_json)) or {}
+        if placed.get("engine") in (None, "local"):
+            return
+        from overnight import launch
+
+        if (words := launch.attach_words(folder)) is not None:
+            print(f"also in: {shlex.join(words)}")
+
+
+def _attach_pane(folder: RunFolder) -> int:
+    """Be the viewer in a pane: exit as ``wait`` does at the run's end, 130 when the view ends before it."""
+    from overnight.cli.end import ended_code
+    from overnight.engines.tmux import await_viewer
+
+    with Pane(folder) as pane:
+        one = _as_it_goes_on(folder)
+        path = one["log"] or str(folder.output_log)
+        offset = max(own_start(folder, path), offset_of_last(path, PANE_LINES))
+        left = watch(folder, path, offset, bar=True, pane=pane)
+    await_viewer(os.environ)
+    return left if left is not None else ended_code(client.status(folder), own=False)
+
+
+def _as_it_goes_on(folder: RunFolder) -> client.Status:
+    """Return the status of a run that has just been placed; what an earlier life of it has left is waited out."""
+    until = time.monotonic() + GOES_ON_WITHIN_S
+    while True:
+        one = client.status(folder)
+        coming = one["supervisor"]["alive"] or one["shim"]["alive"] or one["cause"] == "host_rebooted"
+        if one["state"] not in client.ENDED or not coming or time.monotonic() > until:
+            return one
+        time.sleep(0.05)
+
+
+def watch(folder: RunFolder, path: str, offset: int, *, bar: bool, pane: Pane | None = None) -> int | None:
+    """Show the log until the run has ended (None) or the viewer leaves (0); ``bar`` keeps a status line below it.
+
+    In a ``pane`` it is left for other reasons, and 130 is returned then.
+    """
     view = View(bar=bar and sys.stdout.isatty())
     stale_at = 0.0
     try:
@@ -139,6 +200,10 @@ def watch(folder: RunFolder, path: str, offset: int, *, bar: bool) -> int | None
             while True:
                 grew = _show(follower, lines, view)
                 one = client.status(folder)
+                if pane is not None and not pane.turn(view):
+                    view.clear()
+                    print(_left(folder))
+                    return INTERRUPTED
                 view.below(one, lines.pending())
                 if one["state"] in client.ENDED:
                     if not grew:
@@ -147,15 +212,19 @@ def watch(folder: RunFolder, path: str, offset: int, *, bar: bool) -> int | None
                 if one["stale"] and time.monotonic() - stale_at > client.STALE_EVERY_S:
                     stale_at = time.monotonic()
                     settle(folder)
-                follower.wait(STATUS_EVERY_S)
+                follower.wait(STATUS_EVERY_S, bell=None if pane is None else pane.bell)
             view.lines(lines.flush())
     except KeyboardInterrupt:
         view.clear()
-        print(f"left; {folder.name} goes on (overnight attach {folder.name} comes back)")
+        print(_left(folder))
         return 0
     view.clear()
     print(farewell(folder, one))
     return None
+
+
+def _left(folder: RunFolder) -> str:
+    return f"left; {folder.name} goes on (overnight attach {folder.name} comes back)"
 
 
 def _show(follower: Follower, lines: Lines, view: View) -> bool:
@@ -166,6 +235,74 @@ def _show(follower: Follower, lines: Lines, view: View) -> bool:
             view.lines(lines.restart())
         view.lines(lines.feed(data))
     return grew
+
+
+class Pane:
+    """What can happen to a viewer in a pane: Ctrl-C asks the run to stop; a signal or the end of input only leaves.
+
+    The signal handlers leave notes, which ``turn`` carries out. A hang-up (the server was killed) needs no handler:
+    nobody is left to be told anything.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._notes: list[int] = []
+        self._before: dict[int, Any] = {}
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._news = StopNews(folder)
+        self._asked = False
+        self.bell = self._pipe[0]
+
+    def __enter__(self) -> Self:
+        # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
+        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            self._before[number] = signal.signal(number, self._note)
+        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        for handle in self._pipe:
+            os.close(handle)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._notes.append(number)
+
+    def turn(self, view: View) -> bool:
+        """Carry out the notes and tell what a stop has done so far; False when the view is to be left."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.bell, 4096)
+        while self._notes:
+            if self._notes.pop(0) != signal.SIGINT:
+                return False
+            self._ask(view)
+        found = self._news.look() if self._asked else None
+        if found is not None:
+            done, again = found
+            view.say(f"{done}; Ctrl-C again: {again}" if again else done)
+        return not _input_ended()
+
+    def _ask(self, view: View) -> None:
+        if client.status(self._folder)["state"] in client.ENDED:
+            return
+        client.request_stop(self._folder)
+        again = "asked to stop again; a save that has begun is waited for"
+        view.say(f"{self._folder.name} is {again if self._asked else 'asked to stop'}")
+        self._asked = True
+
+
+def _input_ended() -> bool:
+    """Read away what was typed, and say whether the input has ended: Ctrl-D, or a terminal that is gone."""
+    try:
+        while select.select([0], [], [], 0.0)[0]:
+            if not os.read(0, 4096):
+                return True
+    except OSError:
+        return True
+    return False
 
 
 class View:
@@ -180,6 +317,12 @@ class View:
         for line in found:
             self.clear()
             sys.stdout.write(line.text + "\n")
+        sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        """Write a line of our own."""
+        self.clear()
+        sys.stdout.write(f"overnight: {text}\n")
         sys.stdout.flush()
 
     def below(self, one: dict[str, Any], pending: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from overnight import client
 from overnight.cli.follow import Lines, offset_of_last
-from overnight.cli.render import ending, harmless, span
+from overnight.cli.render import ending, harmless, hook_words, red, span
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal
@@ -97,9 +97,18 @@ def _count_lines(path: str, start: int) -> str | None:
 # -- its end ---------------------------------------------------------------------------------------------------------
 
 
-def farewell(folder: RunFolder, one: client.Status) -> str:
+def farewell(folder: RunFolder, one: client.Status, *, colours: bool = False) -> str:
     """Return how a run ended, and on lines of their own what else its owner should know."""
-    return "\n".join([ending(one), *(f"  {text}" for text in remarks(folder, one))])
+    lines = [ending(one), *(f"  {text}" for text in remarks(folder, one))]
+    failed, left = hook_words(one), client.hooks_left(one)
+    if failed:
+        lines.append(red(f"  {failed}", colours=colours))
+    if left:
+        kept = one["supervisor"]["alive"]
+        lines.append(
+            f"  {left} hook{'s' if left > 1 else ''} {'still going on' if kept else 'not known to have ended'}"
+        )
+    return "\n".join(lines)
 
 
 def remarks(folder: RunFolder, one: client.Status) -> list[str]:
@@ -122,6 +131,12 @@ def _killed(folder: RunFolder) -> str | None:
 
 
 # -- its supervisor --------------------------------------------------------------------------------------------------
+
+
+def unguarded_words(folder: RunFolder, one: client.Status) -> str | None:
+    """Return what to tell somebody who stays with a run that nothing judges or stops any more; None if all is well."""
+    said = supervisor_words(folder, one) if one["unguarded"] else None
+    return None if said is None else f"{folder.name} is unguarded, so nothing is judged or stopped: {said}"
 
 
 def supervisor_words(folder: RunFolder, one: client.Status) -> str | None:

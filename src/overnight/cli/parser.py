@@ -17,13 +17,23 @@ VERBS: dict[str, tuple[str, str]] = {
     "status": ("look", "show one run: state, figures, verdicts"),
     "logs": ("logs", "print what the training wrote"),
     "attach": ("logs", "watch a run live; leaving does not disturb it"),
+    "check": ("check", "prove that the run lives, grows and survives your logout"),
+    "note": ("ask", "keep a sentence of yours with a run"),
+    "set": ("ask", "change limits of a run that goes on"),
     "stop": ("end", "end a run gracefully and wait until it has ended"),
     "wait": ("end", "wait until a run has ended; the exit code says how"),
+    "recover": ("recover", "bring runs back that a reboot has interrupted"),
+    "enable": ("recover", "let the machine run `overnight recover` when it starts"),
+    "watch": ("watch", "watch a training that was started by hand"),
     "clean": ("end", "remove the folders of ended runs"),
+    "doctor": ("doctor", "say what on this machine could end a run in the night"),
     "demo": ("demo", "show on this machine, in about a minute, what Overnight does"),
 }
 
 INTERRUPTED = 130
+
+HOOK_FAILED = 108
+"""The run finished, but a hook at its end failed."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import shlex
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from overnight import client, launch, options, settings
+from overnight import client, doctor, launch, settings
 from overnight.cli.end import adopter, ended_code
+from overnight.cli.flags import add_settings, given
 from overnight.cli.follow import offset_of_last
 from overnight.cli.foreground import Foreground
 from overnight.cli.logs import watch
 from overnight.cli.notice import farewell, last_lines
 from overnight.cli.parser import Parser, new_parser
-from overnight.cli.render import ending
+from overnight.cli.render import ending, state_words
 from overnight.errors import WaitTimeoutError
 from overnight.folder import RunFolder
+from overnight.machine import Machine
 
 EXAMPLES = """\
   overnight run -- python train.py
@@ -25,6 +31,8 @@ EXAMPLES = """\
       --tokens-per-step 524288 --devices 8 -- torchrun train.py
   overnight run --max-hours 8 --action divergence=stop -- bash run.sh
   overnight run --foreground -- python train.py  # stay; Ctrl-C stops it
+  overnight run --engine tmux --name gpt2 -- python train.py
+                                                 # tmux attach -t gpt2
   overnight run --explain                        # every setting and its origin
 
 settings come from flags, then OVERNIGHT_* (OVERNIGHT_GRACE=2m), then
@@ -52,14 +60,17 @@ def run(words: list[str]) -> int:
     if args.json and (args.foreground or args.follow):
         parser.error("--json goes with neither --foreground nor --follow; ask `overnight status --json` from elsewhere")
     home = Path(client.find_home())
-    flags = {setting.name: getattr(args, setting.name, None) for setting in options.SETTINGS}
     environ = launch.user_environment()  # the command is found on the user's own PATH
-    resolved = settings.resolve({**flags, "action": args.action}, command or (), home=home, environ=environ)
-    for warning in resolved.warnings:
-        print(f"overnight: {warning}", file=sys.stderr)
+    resolved = settings.resolve(given(args), command or (), home=home, environ=environ)
+    _warn(resolved.warnings)
     if args.explain:
         return _explain(resolved, as_json=args.json)
     return _start(resolved, home, args)
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for text in sentences:
+        print(f"overnight: {text}", file=sys.stderr)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
@@ -81,22 +92,8 @@ def _parser() -> Parser:
     parser.add_argument("--pass-exit-code", action="store_true", help="exit as the command itself did")
     parser.add_argument("--json", action="store_true", help="print the launch as one object")
     parser.add_argument("--explain", action="store_true", help="print every setting with its origin; start nothing")
-    groups = {key: parser.add_argument_group(title) for key, title in options.GROUPS.items()}
-    for setting in options.SETTINGS:
-        about = setting.help + ("" if setting.default in (None, False) else f" (default: {_default(setting)})")
-        if setting.name.startswith("action_"):
-            continue  # one flag for all: --action
-        if setting.default is False:
-            groups[setting.group].add_argument(setting.flag, action="store_const", const=True, help=about)
-        else:
-            groups[setting.group].add_argument(setting.flag, metavar=setting.metavar, help=about)
-    about = f"what a rule asks for; rules {', '.join(options.RULES)}; actions {', '.join(options.ACTIONS)}"
-    groups["judge"].add_argument("--action", action="append", metavar="RULE=ACTION", help=about)
+    add_settings(parser)
     return parser
-
-
-def _default(setting: options.Setting) -> str:
-    return f"{setting.default:g}s" if setting.metavar == "TIME" else str(setting.default)
 
 
 def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
@@ -112,15 +109,18 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
 
 def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) -> int:
     spec = resolved.spec
+    _warn(doctor.quick(Machine(home=home)))  # what would end it at logout, while something can be done about it
     offset = offset_of_last(spec.log, 0)  # an older log with --log: only what this run appends is shown
     if args.foreground:
         with Foreground() as stay:  # before the start: a Ctrl-C in the first moments must not be lost
             launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0)
+            _warn(launched.notes)
             _say_started(launched, sys.stderr)
             one = stay.until_end(launched.folder, launched.log, offset)
         print(farewell(launched.folder, one), file=sys.stderr)
         return ended_code(one, own=args.pass_exit_code)
     launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0 if args.follow else resolved.settle_s)
+    _warn(launched.notes)
     folder = launched.folder
     if args.follow:
         _say_started(launched, sys.stdout)
@@ -134,17 +134,23 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
         print(json.dumps(_facts(launched, one)))
     elif not ended:
         _say_started(launched, sys.stdout)
+        if _taken_up(one):
+            why = one["cause_text"] or "its log says why"
+            _warn([f"the first attempt has ended already ({why}); now {state_words(one, time.time())}"])
     return _early_end(launched, one, offset, args) if ended else 0
 
 
 def _first_look(folder: RunFolder) -> dict[str, Any]:
-    """Return the status after the settle time; of a command that has died already, the final one."""
+    """Return the status after the settle time; of a command that has died already, how that was taken."""
     if folder.attempt(1).exit_json.exists():
-        try:
-            return client.wait(folder, TIDY_S, on_stale=adopter(folder))
-        except WaitTimeoutError:
-            pass
+        with contextlib.suppress(WaitTimeoutError):
+            return client.wait(folder, TIDY_S, on_stale=adopter(folder), until=_taken_up)
     return client.status(folder)
+
+
+def _taken_up(one: dict[str, Any]) -> bool:
+    """Say whether a command that died is to be started again, or has been."""
+    return one["state"] == "backoff" or (one["attempt"] or 1) > 1
 
 
 def _early_end(launched: launch.Launched, one: dict[str, Any], offset: int, args: argparse.Namespace) -> int:
@@ -179,12 +185,10 @@ def _places(launched: launch.Launched) -> str:
 def _say_started(launched: launch.Launched, stream: Any) -> None:
     name = launched.folder.name
     pid = "its command could not be executed" if launched.pid is None else f"pid {launched.pid}"
+    following = [f"overnight {verb} {name}" for verb in ("attach", "status", "stop")]
+    if launched.attach is not None:
+        following.insert(0, shlex.join(launched.attach))
+    following[0] = f"  next        {following[0]}"
     print(
-        f"{name}: started, {pid}\n"
-        f"{_places(launched)}\n"
-        f"  next        overnight attach {name}\n"
-        f"              overnight status {name}\n"
-        f"              overnight stop {name}",
-        file=stream,
-        flush=True,
+        f"{name}: started, {pid}", _places(launched), f"\n{'':<14}".join(following), sep="\n", file=stream, flush=True
     )

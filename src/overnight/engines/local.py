@@ -9,15 +9,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from overnight.engines import Handle, Placement
+from overnight.engines import SHIM, Handle, Placement, keepers_argv
 from overnight.errors import LaunchError
 from overnight.processes import Identity, identify, is_alive
-
-SHIM = Path(__file__).resolve().parent.parent / "shim.py"
 
 # Popen objects of guards: they are never waited for, and one that is dropped early warns. ``look`` reaps a dead one.
 _started: dict[int, subprocess.Popen[bytes]] = {}
@@ -28,11 +25,13 @@ class Local:
 
     name = "local"
 
+    def check(self, placement: Placement) -> None:
+        """Refuse nothing."""
+
     def start(self, placement: Placement) -> Handle:
         """Start the guard of the run. LaunchError if the log or the process cannot be made."""
-        run_dir = placement.run_dir.absolute()
-        argv = [sys.executable, "-I", "-S", os.fspath(SHIM), os.fspath(run_dir), "--", *placement.supervisor_argv]
-        log = run_dir / "shim.log"
+        argv = keepers_argv(placement)
+        log = placement.run_dir.absolute() / "shim.log"
         try:
             handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -50,7 +49,7 @@ class Local:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise LaunchError(f"the guard cannot be started with {sys.executable}: {error.strerror}") from error
+            raise LaunchError(f"the guard cannot be started ({argv[0]} {SHIM}): {error.strerror}") from error
         finally:
             os.close(handle)
         _started[guard.pid] = guard
@@ -65,6 +64,15 @@ class Local:
         if mine is not None and mine.poll() is not None:
             del _started[handle.pid]
         return is_alive(Identity(pid=handle.pid, start_ticks=handle.start_ticks, boot_id=handle.boot_id))
+
+    def stop(self, handle: Handle, run_dir: Path) -> None:
+        """Do nothing more: the supervisor lives on this machine and reads the inbox."""
+
+    def attach(self, handle: Handle) -> tuple[str, ...] | None:
+        """Return None: ``overnight attach`` is all there is."""
+
+    def forget(self, handle: Handle, run_dir: Path) -> None:
+        """Do nothing: an ended run leaves nothing outside of its folder."""
 
 
 @contextlib.contextmanager

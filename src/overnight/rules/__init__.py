@@ -11,7 +11,7 @@ sees a record before the rules do, so that the first record of a segment is judg
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,14 +19,49 @@ from overnight.events import Record, RuleAction, Severity, Verdict
 
 Memory = dict[str, Any]
 
+_HOUR_S: Final = 3600.0
+_MINUTE_S: Final = 60.0
+
+
+class Quiet(msgspec.Struct, frozen=True, kw_only=True):
+    """How long nothing has moved in the attempt that is going on.
+
+    Only time in which the machine ran is counted: a suspended machine, a paused virtual one or a clock that jumps
+    makes nothing older.
+
+    ``step_s``: seconds since the last progress (a train record that moved the step, an evaluation's record), or since
+    the attempt began. ``log_s``: since the log grew. ``file_s``: since the log or any watched file (a checkpoint) grew.
+    ``largest_gap_s``: the longest time between two steps so far, all attempts, the first step's and announced ones left
+    out; None before the second step. ``stepped``: this attempt has come to a step. ``planned``: the planned end was
+    reached. ``phase``: what the log announced since the last progress ("evaluating", "saving", "compiling", ...), None
+    for nothing; ``phase_s``: seconds since the last such line.
+    """
+
+    step_s: float
+    log_s: float
+    file_s: float
+    largest_gap_s: float | None = None
+    stepped: bool = False
+    planned: bool = False
+    phase: str | None = None
+    phase_s: float | None = None
+
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a time rule may know: seconds active (all attempts), of the last save, of a step; ``at`` since the epoch."""
+    """What a time rule may know.
+
+    ``active_s``: seconds the command has run, all attempts. ``elapsed_s``: seconds since the launch, back-off included.
+    ``save_s``, ``step_s``: seconds of the slowest of the last saves, of a step; ``eta_s``: to the planned end; ``at``:
+    since the epoch. ``quiet`` is None while no attempt is going on.
+    """
 
     active_s: float
+    elapsed_s: float = 0.0
     save_s: float | None = None
     step_s: float | None = None
+    eta_s: float | None = None
     at: float = 0.0
+    quiet: Quiet | None = None
 
 
 @runtime_checkable
@@ -42,7 +77,10 @@ class Rule(Protocol):
         """Return the action of the rule's main finding."""
 
     def fresh(self) -> Memory:
-        """Return an empty memory: one level of numbers, strings and flags, so that a shallow copy is a copy."""
+        """Return an empty memory: one level of numbers, strings and flags, so that a shallow copy is a copy.
+
+        A list in it is replaced, never changed. A rule whose ``silent`` is true is not asked.
+        """
 
 
 @runtime_checkable
@@ -55,7 +93,10 @@ class RecordRule(Rule, Protocol):
 
 @runtime_checkable
 class TimeRule(Rule, Protocol):
-    """Judges the passing of time; asked at every turn of the loop."""
+    """Judges the passing of time; asked at every turn of the loop.
+
+    Each finding of an attempt has a ``part`` of its own (0, 1, ...): with the rule's name that is its key.
+    """
 
     def on_time(self, moment: Moment, memory: Memory, /) -> Verdict | None:
         """Return what was found at this moment, None for nothing; ``memory`` is changed in place."""
@@ -98,3 +139,12 @@ def where(record: Record) -> str:
 def spoken(value: float) -> str:
     """Return a number for a sentence: 25.0 -> "25", 3.14159265 -> "3.14159", NaN -> "NaN"."""
     return "NaN" if math.isnan(value) else f"{value:.6g}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time for a sentence: 28800.0 -> "8 h", 600.0 -> "10 min", 21.04 -> "21 s"."""
+    if seconds >= _HOUR_S:
+        return f"{spoken(round(seconds / _HOUR_S, 2))} h"
+    if seconds >= 5 * _MINUTE_S:
+        return f"{spoken(round(seconds / _MINUTE_S, 1))} min"
+    return f"{spoken(round(seconds, 0 if seconds >= 5 else 2))} s"

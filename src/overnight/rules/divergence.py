@@ -35,6 +35,11 @@ class Divergence:
     asked: bool = False
     action: RuleAction = "terminate"
 
+    @property
+    def silent(self) -> bool:
+        """Say whether there is no bound to judge by."""
+        return self.max_loss is None
+
     def fresh(self) -> Memory:
         """Return a memory with no healthy loss in it and nothing told."""
         return {"healthy": 0, "armed": False, "early": False, "glued": False}

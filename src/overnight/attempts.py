@@ -1,0 +1,261 @@
+"""The attempts of a run, one after the other: ask for one, see it start, stop it, clear up after it, wait for the next.
+
+What is to be done is decided elsewhere; here it is done. The supervisor calls ``placed``, ``look`` and ``step`` in each
+of its turns and hears what came of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight import postmortem, processes
+from overnight.attempt import Attempt
+from overnight.causes import Finding
+from overnight.clocks import boot_clock, uptime_s
+from overnight.dumps import Dump
+from overnight.errors import FolderError
+from overnight.events import Exit, StopOrder
+from overnight.facts import Facts
+from overnight.folder import RunFolder
+from overnight.keepers import Keepers
+from overnight.monitor import Monitor
+from overnight.processes import boot_id
+from overnight.remains import Remains
+from overnight.spec import RunSpec
+from overnight.standing import Standing
+from overnight.states import BackOff, RunState
+from overnight.stopping import Stopping, read_order
+from overnight.waking import Wake, Woke
+
+
+class Attempts:
+    """What is going on with the command. ``current`` is the newest attempt, None before the first."""
+
+    def __init__(
+        self, folder: RunFolder, spec: RunSpec, facts: Facts, *, keepers: Keepers, wake: Wake, standing: Standing
+    ) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.facts = facts
+        self.keepers = keepers
+        self.wake = wake
+        self.current = standing.attempt
+        self.stopping: Stopping | None = None
+        self.remains: Remains | None = None
+        self.resume_at = standing.resume_at
+        self.dumps: list[Dump] = []
+
+    # -- what is decided elsewhere -----------------------------------------------------------------------------------
+
+    def begin(self, number: int, position: tuple[int, int]) -> None:
+        """Ask for attempt ``number``; its log begins at ``position`` (source, offset)."""
+        self.resume_at = None
+        self.current = Attempt(number, folder=self.folder, spec=self.spec, wake=self.wake, say=self.facts.say)
+        self.current.request(position, self.keepers)
+
+    def stop(self, order: StopOrder) -> None:
+        """Begin the ladder."""
+        attempt = self.current
+        if attempt is not None and attempt.command is not None and attempt.exit is None:
+            self.stopping = self._stopping(attempt)
+            self.stopping.begin(order)
+
+    def resume_stop(self, written: dict[str, Any], *, lost: bool) -> StopOrder | None:
+        """Go on with a stop that an earlier supervisor began; ``written`` is its stop.json.
+
+        ``lost``: a reboot has ended the attempt meanwhile, so there is nobody left to stop.
+        """
+        if self.current is None or self.current.command is None:
+            return None
+        if lost:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                return read_order(written)
+            return None
+        self.stopping = self._stopping(self.current)
+        return self.stopping.resume(written)
+
+    def wait(self, action: BackOff, state: RunState) -> None:
+        """Write down that the next attempt comes later, and how the run stands until then."""
+        until_s = uptime_s() + action.wait_s
+        self.facts.say(
+            "backoff",
+            attempt=state.attempt,
+            cause=action.cause,
+            text=action.text,
+            wait_s=round(action.wait_s, 3),
+            until_s=until_s,
+            boot_id=boot_id(),
+            tries=state.tries,
+            reached=state.reached,
+        )
+        self.resume_at = until_s
+
+    def resume_in_s(self) -> float | None:
+        """Return the seconds until the back-off is over; None if there is none."""
+        return None if self.resume_at is None else max(0.0, self.resume_at - uptime_s())
+
+    def keep_again(self) -> None:
+        """Place new keepers for a run whose guard and shim were killed: only they can start the command again.
+
+        Their supervisor takes the run over from this one. OvernightError if that cannot be done.
+        """
+        from overnight import launch, wiring  # for this rare case only: it brings subprocess with it, 2.4 MB
+        from overnight.engines import Placement
+
+        try:
+            environ = launch.read_env(self.folder)
+        except FolderError:  # restarts were allowed later, by `overnight set`
+            environ = {name: value for name, value in os.environ.items() if name != "OVERNIGHT_ROLE"}
+        placement = Placement(
+            run_dir=self.folder.path,
+            supervisor_argv=tuple(launch.supervisor_argv(self.folder)),
+            env=environ,
+            cwd=self.spec.cwd,
+        )
+        wiring.make_engine("local", self.facts.note).start(placement)
+        self.facts.note("guard and shim were killed: new ones were placed, to start the command again")
+
+    def waited(self) -> bool:
+        """Say whether a back-off is over."""
+        return self.resume_at is not None and uptime_s() >= self.resume_at
+
+    # -- the turn ----------------------------------------------------------------------------------------------------
+
+    def placed(self, position: tuple[int, int], *, adopting: bool) -> bool:
+        """Learn that the command has been started; True once it has."""
+        attempt = self.current
+        if attempt is None:
+            return False
+        if attempt.look_started():
+            memory = None if attempt.command is None else postmortem.oom_counters(attempt.command.pid)
+            told = None if memory is None else msgspec.structs.asdict(memory)
+            self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"], memory=told)
+            return True
+        if not adopting:
+            attempt.request(position, self.keepers)
+        elif not self.keepers.alive():
+            attempt.give_up("guard and shim were killed before they could start the command")
+        return False
+
+    def look(self, woke: Woke) -> None:
+        """See who has ended."""
+        attempt = self.current
+        if attempt is None:
+            return
+        for pid in woke.exits:
+            attempt.target_ended(pid)
+        for text in self.keepers.deaths(woke.exits):
+            self.facts.note(text)
+        told = (
+            bool(woke.names or woke.exits) or woke.by_timer or attempt.gone_at is not None or self.stopping is not None
+        )
+        how = attempt.look_ended(kept=bool(self.keepers.alive())) if attempt.exit is None and told else None
+        if how is not None:
+            self.facts.say("exit", attempt=attempt.number, exit_code=how.exit_code, signal=how.signal)
+
+    def step(self, log_grew_at: float | None, *, stopped: bool) -> bool:
+        """Take the next step of a stop, or of clearing up; True once nothing of an ended attempt is left."""
+        for dump in [one for one in self.dumps if one.done()]:
+            self.dumps.remove(dump)
+            if dump.error is not None:
+                self.facts.note(f"where the training hangs could not be written down: {dump.error}")
+        going_on = self.stopping is not None and not self.stopping.turn(log_grew_at)
+        attempt = self.current
+        if going_on or attempt is None or attempt.exit is None or self.resume_at is not None:
+            return False
+        now = boot_clock()
+        if self.remains is None:
+            self.remains = Remains(
+                keepers=self.keepers,
+                log=self.spec.log,
+                grace_s=self.spec.grace_s,
+                stopped=stopped,
+                killed=self.stopping is not None and self.stopping.killed(),
+                began=now,
+                say=self.facts.say,
+            )
+        return self.remains.turn(now)
+
+    def going_on(self, state: str) -> bool:
+        """Say whether nobody has asked for the end of a run in this state: only then are rules over time asked."""
+        running = state == "running" and self.current is not None and self.current.exit is None
+        return running or state == "backoff"
+
+    def close(self, monitor: Monitor, finding: Finding | None = None) -> None:
+        """Write down how the ended attempt ended, unless that is done, and forget how it was stopped."""
+        attempt = self.current
+        if attempt is not None and attempt.exit is not None and attempt.number not in self.facts.attempt_ends:
+            self.facts.attempt_ended(attempt.line(), attempt.exit, monitor, attempt.active_s(), finding)
+        self.stopping = self.remains = None
+
+    def finding(self, how: Exit) -> Finding | None:
+        """Return why the attempt ended, if nobody had asked it to and it did not end well."""
+        attempt = self.current
+        if attempt is None or attempt.command is None or self.stopping is not None:
+            return None
+        target = attempt.target_exit
+        if how.exit_code == 0 and (target is None or (target.signal is None and target.exit_code in (0, None))):
+            return None
+        return postmortem.examine(
+            how=how,
+            target=target,
+            log=Path(self.spec.log),
+            start=attempt.log_start(),
+            end=None,
+            pid=attempt.command.pid,
+            started_at=attempt.started_at,
+            before=self._memory_before(),
+            pids=attempt.known_pids(),
+        )
+
+    def _memory_before(self) -> postmortem.OomCounters | None:
+        """Return the kernel's out-of-memory counters of when the command was started, as the journal has them."""
+        try:
+            return msgspec.convert(self.facts.memory, postmortem.OomCounters)
+        except msgspec.ValidationError:
+            return None
+
+    # -- when to come back -------------------------------------------------------------------------------------------
+
+    def next_look_s(self, now: float, *, going_on: bool) -> float | None:
+        """Return when ``step`` wants to be called though nothing happens; None if it does not."""
+        waits = []
+        if self.stopping is not None:
+            waits.append(self.stopping.next_look_s())
+        if self.remains is not None:
+            waits.append(0.05)
+        resume_in_s = self.resume_in_s()
+        if resume_in_s is not None:
+            waits.append(resume_in_s)
+        if self.current is not None and self.current.gone_at is not None and self.resume_at is None:
+            waits.append(0.2)
+        if self.current is not None and going_on:
+            waits.append(self.current.next_look_s(now))
+        return min(waits, default=None)
+
+    # -- stacks ------------------------------------------------------------------------------------------------------
+
+    def dump(self, reason: str) -> Dump | None:
+        """Let a side process write down where the processes of the attempt are; None if they cannot be told."""
+        attempt = self.current
+        if attempt is None or attempt.command is None:
+            return None
+        pids = [attempt.command.pid, *processes.descendants(attempt.command.pid)]
+        dump = Dump.begin(self.folder, pids, reason, self.spec.log)
+        self.facts.say("dump", attempt=attempt.number, path=str(dump.path), reason=reason)
+        self.dumps.append(dump)
+        return dump
+
+    def _stopping(self, attempt: Attempt) -> Stopping:
+        return Stopping(
+            spec=self.spec,
+            attempt=attempt,
+            keepers=self.keepers,
+            say=self.facts.say,
+            dump=lambda: self.dump("stopped for a stall"),
+        )

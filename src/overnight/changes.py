@@ -1,0 +1,45 @@
+"""What may be changed of a run that is going on, and the spec that comes of it.
+
+A change is a fact of its own in the journal: run.json stays as it was written, and whoever reads the run later applies
+the changes in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES
+from overnight.spec import RunSpec
+
+FIELDS = frozenset({*(BY_NAME[name].field for name in CHANGEABLE), "actions"})
+
+
+def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
+    """Return ``spec`` with other values (RunSpec field -> value); ValueError, one sentence, for what cannot be."""
+    strange = sorted(set(values) - FIELDS)
+    if strange:
+        raise ValueError(f"{', '.join(strange)} cannot be changed while the run goes on")
+    actions = values.get("actions", {})
+    if not isinstance(actions, dict) or any(rule not in RULES or to not in ACTIONS for rule, to in actions.items()):
+        raise ValueError(f"actions {actions!r} are not rules with an action each")
+    wanted = {**msgspec.structs.asdict(spec), **values, "actions": {**spec.actions, **actions}}
+    try:
+        found = msgspec.convert(wanted, RunSpec)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the change cannot be made: {error}") from error
+    if found.max_cost is not None and found.price is None:
+        raise ValueError("a limit on the cost needs a price")
+    return found
+
+
+def applied(spec: RunSpec, changes: Iterable[Mapping[str, Any]]) -> RunSpec:
+    """Return ``spec`` after all changes; one that was edited into nonsense is passed over."""
+    for values in changes:
+        try:
+            spec = changed(spec, values)
+        except ValueError:
+            continue
+    return spec

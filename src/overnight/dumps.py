@@ -1,0 +1,83 @@
+"""The supervisor's side of a stall dump: starts the process that looks, and learns when it is done.
+
+A sick machine may hold up whoever looks at it, for example a read of a disk or of a driver that never returns. So the
+supervisor looks at nothing itself, waits for nothing, and kills the one that looks when its time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from overnight.clocks import boot_clock
+from overnight.folder import RunFolder
+
+PATIENCE_S = 25.0
+"""The dump ends itself after 20 s; a process that cannot even do that is killed, and no longer waited for."""
+
+
+class Dump:
+    """One dump that is being written into ``path``, a folder of its own in ``evidence``."""
+
+    def __init__(self, path: Path, process: subprocess.Popen[bytes] | None, error: str | None = None) -> None:
+        self.path = path
+        self.process = process
+        self.error = error
+        self.began = boot_clock()
+
+    @classmethod
+    def begin(cls, folder: RunFolder, pids: Sequence[int], reason: str, log: str | Path) -> Dump:
+        """Start a dump of these processes and of all below them; ``error`` says why there will be none."""
+        path = folder.evidence
+        try:
+            path = _new_folder(folder.evidence)
+            told = os.open(path / "dump.log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-m", "overnight.stalldump"),
+                        *(f"--log={log}", f"--reason={reason}", "--", str(path), *map(str, pids)),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=told,
+                    stderr=told,
+                    cwd="/",
+                    env={**os.environ, "OVERNIGHT_ROLE": "dump"},  # so that it is not taken for a part of the training
+                    start_new_session=True,
+                )
+            finally:
+                os.close(told)
+        except (OSError, ValueError) as error:  # no room on the disk, no process to be had, a NUL in the reason
+            return cls(path, None, f"no stall dump could be made in {path}: {error}")
+        return cls(path, process)
+
+    def done(self) -> bool:
+        """Say whether it is written, or has been given up; never blocks."""
+        if self.process is None or self.process.poll() is not None:
+            return True
+        if boot_clock() - self.began < PATIENCE_S:
+            return False
+        self.process.kill()
+        self.error = f"the stall dump in {self.path} took longer than {PATIENCE_S:g} s and is not complete"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=0)
+        return True
+
+
+def _new_folder(evidence: Path) -> Path:
+    """Make a folder of a name of its own: stall-<UTC>-<number>."""
+    begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    number = 1
+    while True:
+        path = evidence / f"stall-{begun}-{number}"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return path

@@ -1,0 +1,82 @@
+"""What is known at one moment: for the rules that judge time, and for the status.
+
+Brings together what the log told, how long nothing has moved, and what the run has used; decides and writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from overnight.attempt import Attempt
+from overnight.attempts import Attempts
+from overnight.facts import Facts
+from overnight.monitor import Monitor
+from overnight.progress import Progress
+from overnight.rules import Moment
+from overnight.saves import SaveWatch
+from overnight.spending import Spending
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """What the status shows beside the figures from the log. Seconds; ``resume_in_s``: until the next attempt."""
+
+    attempt: Attempt | None
+    active_s: float
+    elapsed_s: float
+    silent_s: float | None
+    resume_in_s: float | None
+
+
+class Gauges:
+    """All that can be read off a run by now."""
+
+    def __init__(
+        self,
+        *,
+        facts: Facts,
+        monitor: Monitor,
+        attempts: Attempts,
+        saves: SaveWatch,
+        progress: Progress,
+        spending: Spending,
+    ) -> None:
+        self.facts = facts
+        self.monitor = monitor
+        self.attempts = attempts
+        self.saves = saves
+        self.progress = progress
+        self.spending = spending
+
+    def moment(self) -> Moment:
+        """Return what the rules over time are asked with."""
+        attempt, meter = self.attempts.current, self.monitor.meter
+        running = self.monitor.state.state == "running"
+        return Moment(
+            active_s=self.spending.active_s(attempt),
+            elapsed_s=self.spending.elapsed_s(attempt),
+            save_s=self.facts.save_s,
+            step_s=meter.step_s,
+            eta_s=self._eta_s(),
+            at=time.time(),
+            quiet=self.progress.quiet(saving=self.saves.saving()) if running else None,
+        )
+
+    def _eta_s(self) -> float | None:
+        meter, steps = self.monitor.meter, self.monitor.figures.steps
+        step_s = meter.step_s
+        if steps is None or meter.step is None or step_s is None:
+            return None
+        return max(0, steps - meter.step) * step_s
+
+    def now(self) -> Now:
+        """Return what the status is built of."""
+        attempt = self.attempts.current
+        return Now(
+            attempt=attempt,
+            active_s=self.spending.active_s(attempt),
+            elapsed_s=self.spending.elapsed_s(attempt),
+            silent_s=self.progress.silent_s() if self.monitor.state.state in ("running", "stopping") else None,
+            resume_in_s=self.attempts.resume_in_s(),
+        )

@@ -1,0 +1,116 @@
+"""What people and schedulers ask of a run while it goes on: stop, note, set. Taken from the inbox and from signals.
+
+A request becomes an event for ``lifecycle``, a fact, or another spec; what follows from it is decided there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from overnight.attempts import Attempts
+from overnight.changes import changed
+from overnight.events import Request
+from overnight.facts import Facts
+from overnight.inbox import Inbox
+from overnight.monitor import Monitor
+from overnight.spec import RunSpec
+from overnight.states import Event
+from overnight.waking import Woke
+
+
+def shutting_down() -> bool:
+    """Say whether the machine is being turned off: then a signal is nobody's wish that the run should end for good."""
+    if os.path.exists("/run/nologin"):
+        return True
+    import subprocess  # 2.4 MB that a night rarely needs
+
+    try:
+        said = subprocess.run(
+            ["systemctl", "is-system-running"], stdin=subprocess.DEVNULL, capture_output=True, timeout=2.0, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return said.stdout.strip() == b"stopping"
+
+
+class Orders:
+    """One run's requests. ``happen`` gets the events, ``change`` the spec that takes the place of the old one."""
+
+    def __init__(
+        self,
+        *,
+        inbox: Inbox,
+        facts: Facts,
+        attempts: Attempts,
+        monitor: Monitor,
+        happen: Callable[[Event], None],
+        change: Callable[[RunSpec], None],
+    ) -> None:
+        self.inbox = inbox
+        self.facts = facts
+        self.attempts = attempts
+        self.monitor = monitor
+        self.happen = happen
+        self.change = change
+        self.signalled_at: float | None = None
+
+    def take(self, woke: Woke) -> bool:
+        """Obey what has come since the last time; True if there was a request in the inbox."""
+        self._hear(woke)
+        attempt = self.attempts.current
+        if self.monitor.state.state == "starting" and attempt is not None and attempt.exit is None:
+            wanted = self.signalled_at is not None or self.inbox.holds("stop")
+            if not wanted or not attempt.withdraw():
+                self.inbox.postpone()  # the shim is about to fork: there is nothing to stop yet
+                return False
+            attempt.give_up("stopped before the command could be started")
+        if self.signalled_at is not None and not self._ended_by_itself():
+            by = "shutdown" if shutting_down() else "scheduler"
+            self.happen(Request(kind="stop", by=by, at=self.signalled_at))
+        self.signalled_at = None
+        taken = False
+        for request, fresh in self.inbox.requests(woke):
+            self._obey(request, fresh=fresh)
+            taken = True
+        return taken
+
+    def _hear(self, woke: Woke) -> None:
+        if signal.SIGHUP in woke.signals:
+            self.facts.say("hangup_ignored")
+        if signal.SIGTERM in woke.signals or signal.SIGINT in woke.signals:
+            self.facts.say("request", kind="stop", by="scheduler", signal=True)
+            self.signalled_at = time.time()
+
+    def _ended_by_itself(self) -> bool:
+        """Say whether the command has ended and only what it left behind is waited for."""
+        attempt = self.attempts.current
+        if attempt is None or self.monitor.state.state == "backoff":
+            return False
+        return attempt.exit is not None and attempt.withdrawn_at is None
+
+    def _obey(self, request: Request, *, fresh: bool) -> None:
+        if request.kind == "note" and fresh:
+            self.facts.note(request.text if request.by == "overnight" else f"{request.by}: {request.text}")
+        elif request.kind == "set" and fresh:
+            self._set(request)
+        elif request.kind == "stop":
+            # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
+            # comes after the command has ended by itself does not change how it ended.
+            if self._ended_by_itself():
+                if self.attempts.remains is not None and request.now:
+                    self.attempts.remains.killed = True  # only leftovers are waited for: they get no more time
+            elif fresh or self.attempts.stopping is None:
+                self.happen(request)
+
+    def _set(self, request: Request) -> None:
+        spec = self.attempts.spec
+        try:
+            wanted = changed(spec, request.values)
+        except ValueError as error:
+            self.facts.note(f"a change was refused: {error}")
+            return
+        self.facts.say("set", values=request.values, was={name: getattr(spec, name) for name in request.values})
+        self.change(wanted)

@@ -1,0 +1,39 @@
+"""What a run has used so far: seconds of its command over all attempts, seconds since its launch, money.
+
+Both are counted on the kernel's own clock since boot, which no setting of the time moves and which goes on in suspend.
+What earlier attempts and earlier boots used is in the journal, so that neither a restart nor a reboot starts it anew.
+"""
+
+from __future__ import annotations
+
+from overnight.attempt import Attempt
+from overnight.clocks import uptime_s
+from overnight.facts import Facts
+from overnight.processes import boot_id
+
+
+class Spending:
+    """The account of one run."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        if facts.clock is None:
+            self.begin_boot(0.0)
+
+    def begin_boot(self, elapsed_s: float) -> None:
+        """Write down where the count stands as this boot (or the run) begins: ``elapsed_s`` seconds are used."""
+        self.facts.say("clock", elapsed_s=elapsed_s, uptime_s=uptime_s(), boot_id=boot_id())
+
+    def active_s(self, attempt: Attempt | None) -> float:
+        """Return the seconds that the command has run, all attempts together."""
+        current = 0 if attempt is None else attempt.number
+        earlier_s = sum(seconds for number, seconds in self.facts.seconds().items() if number != current)
+        return earlier_s + (0.0 if attempt is None else attempt.active_s())
+
+    def elapsed_s(self, attempt: Attempt | None) -> float:
+        """Return the seconds since the launch, back-off included; at least those that the command has run."""
+        clock = self.facts.clock or {}
+        since_s = 0.0
+        if clock.get("boot_id") == boot_id():
+            since_s = max(0.0, round(uptime_s() - float(clock["uptime_s"]), 3))
+        return max(float(clock.get("elapsed_s") or 0.0) + since_s, self.active_s(attempt))

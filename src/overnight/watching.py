@@ -1,0 +1,56 @@
+"""What the training writes, as it comes: its log and its checkpoints, and how long neither has moved.
+
+Reads and notices; what the verdicts lead to is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from overnight.clocks import boot_clock
+from overnight.events import Verdict
+from overnight.intake import Intake
+from overnight.monitor import Monitor
+from overnight.processes import Identity
+from overnight.progress import Progress
+from overnight.saves import SaveWatch
+from overnight.waking import Wake
+
+
+class Watching:
+    """The reading side of one run.
+
+    ``saved`` says that a save was seen since it was last cleared, ``moved_on`` that the log is another file now,
+    which is to be stored at once.
+    """
+
+    def __init__(self, *, intake: Intake, saves: SaveWatch, progress: Progress, monitor: Monitor, wake: Wake) -> None:
+        self.intake = intake
+        self.saves = saves
+        self.progress = progress
+        self.monitor = monitor
+        self.wake = wake
+        self.saved = False
+        self.moved_on = False
+        self.followed: tuple[tuple[int, int], ...] = ()
+        watch = saves.saves
+        wake.watch_handle(watch.inotify.fileno(), lambda: watch.absorb(boot_clock()))
+
+    def read(self, command: Identity | None) -> Iterator[Verdict]:
+        """Yield the verdicts on what was logged since the last time, then see what else has moved."""
+        yield from self.intake.read(clock=boot_clock())
+        saved = self.look_at_saves()
+        self.progress.look(log_grew_at=self.intake.grew_at, saved=saved, command=command)
+        followed = tuple((source.source, source.handle) for source in self.intake.log.sources)
+        if followed != self.followed:  # all of them: a renamed log is written to until its writer opens a new one
+            self.followed = followed
+            self.moved_on = True  # a renamed log is found again by what is stored of it
+            for _, handle in followed:
+                self.wake.watch_log(handle)
+
+    def look_at_saves(self, *, at_last: bool = False) -> bool:
+        """Notice a save that is over; ``at_last``: nobody is left who could go on with one."""
+        meter = self.monitor.meter
+        saved = self.saves.look(boot_clock(), meter.step, meter.step_s, at_last=at_last)
+        self.saved = self.saved or saved
+        return saved
