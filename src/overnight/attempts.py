@@ -24,6 +24,7 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.keepers import Keepers
 from overnight.monitor import Monitor
+from overnight.ownership import Owned
 from overnight.processes import boot_id
 from overnight.remains import Remains
 from overnight.spec import RunSpec
@@ -31,6 +32,9 @@ from overnight.standing import Standing
 from overnight.states import BackOff, RunState
 from overnight.stopping import Stopping, read_order
 from overnight.waking import Wake, Woke
+
+UNKEPT_S = 5.0
+"""So long a supervisor waits for a guard or shim to show itself; both may have been killed before they could fork."""
 
 
 class Attempts:
@@ -102,7 +106,7 @@ class Attempts:
     def keep_again(self) -> None:
         """Place new keepers for a run whose guard and shim were killed: only they can start the command again.
 
-        Their supervisor takes the run over from this one. OvernightError if that cannot be done.
+        Their supervisor takes the run over from this one: Owned. OvernightError if that cannot be done.
         """
         from overnight import launch, wiring  # for this rare case only: it brings subprocess with it, 2.4 MB
         from overnight.engines import Placement
@@ -118,11 +122,19 @@ class Attempts:
             cwd=self.spec.cwd,
         )
         wiring.make_engine("local", self.facts.note).start(placement)
-        self.facts.note("guard and shim were killed: new ones were placed, to start the command again")
+        self.facts.note("guard and shim were killed: new ones were placed, to start the command")
+        raise Owned("new keepers were placed, with a supervisor of their own")
+
+    def why_again(self) -> dict[str, Any]:
+        """Return what the newest back-off is about."""
+        return {name: (self.facts.backoff or {}).get(name) for name in ("cause", "text", "wait_s")}
 
     def waited(self) -> bool:
-        """Say whether a back-off is over."""
-        return self.resume_at is not None and uptime_s() >= self.resume_at
+        """Say whether a back-off is over. Owned if new keepers had to be placed: theirs is the run then."""
+        over = self.resume_at is not None and uptime_s() >= self.resume_at
+        if over and not self.keepers.alive():
+            self.keep_again()
+        return over
 
     # -- the turn ----------------------------------------------------------------------------------------------------
 
@@ -137,6 +149,8 @@ class Attempts:
             self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"], memory=told)
             return True
         if not adopting:
+            if not self.keepers.alive() and boot_clock() - attempt.wished_at >= UNKEPT_S:
+                self.keep_again()
             attempt.request(position, self.keepers)
         elif not self.keepers.alive():
             attempt.give_up("guard and shim were killed before they could start the command")
@@ -215,8 +229,11 @@ class Attempts:
 
     def _memory_before(self) -> postmortem.OomCounters | None:
         """Return the kernel's out-of-memory counters of when the command was started, as the journal has them."""
+        number, counters = self.facts.memory
+        if self.current is None or number != self.current.number:
+            return None  # of an earlier attempt: what the kernel has counted since may be that one's end
         try:
-            return msgspec.convert(self.facts.memory, postmortem.OomCounters)
+            return msgspec.convert(counters, postmortem.OomCounters)
         except msgspec.ValidationError:
             return None
 
@@ -243,7 +260,7 @@ class Attempts:
     def dump(self, reason: str) -> Dump | None:
         """Let a side process write down where the processes of the attempt are; None if they cannot be told."""
         attempt = self.current
-        if attempt is None or attempt.command is None:
+        if attempt is None or attempt.command is None or not processes.is_alive(attempt.command):
             return None
         pids = [attempt.command.pid, *processes.descendants(attempt.command.pid)]
         dump = Dump.begin(self.folder, pids, reason, self.spec.log)

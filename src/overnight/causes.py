@@ -67,6 +67,7 @@ def classify(
     tail: Sequence[str],
     memory: str | None = None,
     kernel: str | None = None,
+    *,
     disk: str | None = None,
 ) -> Finding:
     """Return what is known about an end that was neither ours nor a success.

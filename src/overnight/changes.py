@@ -30,8 +30,16 @@ def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
         found = msgspec.convert(wanted, RunSpec)
     except msgspec.ValidationError as error:
         raise ValueError(f"the change cannot be made: {error}") from error
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    wrong = [name for name, value in numbers.items() if not (value > 0 or (name == "restarts" and value == 0))]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} must be above zero")
     if found.max_cost is not None and found.price is None:
         raise ValueError("a limit on the cost needs a price")
+    if found.grace_s > found.grace_max_s:
+        raise ValueError(f"grace ({found.grace_s:g} s) would be longer than grace-max ({found.grace_max_s:g} s)")
+    if found.watched and found.restarts:
+        raise ValueError("what was started by hand cannot be started again, so there can be no restarts")
     return found
 
 

@@ -109,13 +109,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the run is being ended and whether a save is wanted; this is what stop.json carries."""
+    """Why the run is being ended and whether a save is wanted; this is what stop.json carries.
+
+    ``by`` is "rule", or who has asked for it: "user", "scheduler", "shutdown".
+    """
 
     cause: str
     save: bool
     at: float
     text: str = ""
     now: bool = False
+    by: str = "rule"
 
 
 def jsonable(value: Any) -> Any:

@@ -52,10 +52,11 @@ class Facts:
         self.clock: dict[str, Any] | None = None
         self.changes: list[dict[str, Any]] = []
         self.boot_id: str | None = None
-        self.memory: dict[str, Any] | None = None
+        self.memory: tuple[object, object] = (None, None)
         self.checkpoint: dict[str, Any] | None = None
         self.save_times: list[float] = []
         self.requests: set[str] = set()
+        self.obeyed: set[str | None] = set()
         self.user_asked = False
         self.lost = 0
         for fact in read_journal(folder.journal):
@@ -82,10 +83,10 @@ class Facts:
                 self.lost += 1
                 complain(f"the fact {fact} could not be written: {error}")
 
-    def note(self, text: str) -> None:
-        """Write a sentence down that status shows too; the same sentence only once."""
-        if text not in self.notes:
-            self.say("note", text=text)
+    def note(self, text: str, *, file: str | None = None) -> None:
+        """Write a sentence down that status shows too; the same one (or the request in ``file``) only once."""
+        if text not in self.notes and file not in self.obeyed:
+            self.say("note", text=text, **({} if file is None else {"file": file}))
 
     def judge(self, verdict: Verdict) -> bool:
         """Write a verdict down; False if it is already there."""
@@ -159,9 +160,10 @@ class Facts:
             self._recall_verdict(fact)
         elif kind == "note":
             self.notes = [*self.notes, str(fact.get("text"))][-MAX_NOTES:]
+            self._obeyed(fact)
         elif kind == "request":
             self.requests.add(str(fact.get("file")))
-            self.user_asked = self.user_asked or fact.get("by") == "user"
+            self.user_asked = self.user_asked or (fact.get("kind") == "stop" and fact.get("by") == "user")
         elif kind == "saved":
             self._recall_save(fact)
         elif kind == "attempt_ended":
@@ -175,18 +177,24 @@ class Facts:
         else:
             self._recall_course(kind, fact)
 
+    def _obeyed(self, fact: dict[str, Any]) -> None:
+        if isinstance(fact.get("file"), str):
+            self.obeyed.add(fact["file"])
+
     def _recall_course(self, kind: str, fact: dict[str, Any]) -> None:
         """Take in what happened between the attempts."""
         if kind == "backoff":
+            float(fact["until_s"])
             self.backoff, self.backoffs = fact, self.backoffs + 1
         elif kind == "started":
-            self.memory = fact.get("memory") if isinstance(fact.get("memory"), dict) else None
+            self.memory = (fact.get("attempt"), fact.get("memory"))
         elif kind == "recovered":
             self.boot_id, self.ended = str(fact["boot_id"]), None
-        elif kind == "clock" and isinstance(fact.get("uptime_s"), (int, float)):
-            self.clock = fact
+        elif kind == "clock":
+            self.clock = {**fact, **{name: float(fact.get(name) or 0.0) for name in ("uptime_s", "elapsed_s", "epoch")}}
         elif kind == "set" and isinstance(fact.get("values"), dict):
             self.changes.append(fact["values"])
+            self._obeyed(fact)
 
     def _recall_save(self, fact: dict[str, Any]) -> None:
         self.save_times = [*self.save_times, float(fact["seconds"])][-SAVES_KEPT:]

@@ -58,17 +58,10 @@ class Gauges:
             elapsed_s=self.spending.elapsed_s(attempt),
             save_s=self.facts.save_s,
             step_s=meter.step_s,
-            eta_s=self._eta_s(),
+            eta_s=meter.eta_s,
             at=time.time(),
             quiet=self.progress.quiet(saving=self.saves.saving()) if running else None,
         )
-
-    def _eta_s(self) -> float | None:
-        meter, steps = self.monitor.meter, self.monitor.figures.steps
-        step_s = meter.step_s
-        if steps is None or meter.step is None or step_s is None:
-            return None
-        return max(0, steps - meter.step) * step_s
 
     def now(self) -> Now:
         """Return what the status is built of."""

@@ -107,7 +107,7 @@ def name_of(spec: RunSpec, key: str) -> str:
 def payload_of(folder: RunFolder, event: str, status: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a hook reads on stdin: what has happened, and where the run stands."""
     told = {name: status.get(name) for name in (*TOLD_OF_ALL, *(TOLD_OF_END if event == "end" else ()))}
-    found = details.get("verdict") or details.get("restart")
+    found = details.get("verdict")
     text = found.get("text") if isinstance(found, dict) else None
     head = {"event": event, "run": folder.name, "folder": str(folder.path), "at": utc()}
     return {**head, "text": text or told["cause_text"], **told, **details}

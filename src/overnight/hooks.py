@@ -44,8 +44,6 @@ from overnight.processes import Identity
 from overnight.spec import RunSpec
 from overnight.states import ENDED
 
-__all__ = ["Fold", "Hooks", "parse_on_end", "wanted"]
-
 AT_ONCE = 4
 """Runs of one --on-event command at the same time: as many as come in a minute, which is what a hook may take."""
 
@@ -109,9 +107,7 @@ class Hooks:
 
     def tell(self, event: str, now: float, **details: Any) -> None:
         """Tell the --on-event hooks what has happened, or hold it if there was much in the last minute."""
-        if event == "end":
-            self.end(now)
-        elif self.spec.on_event:
+        if self.spec.on_event:
             self.fold_moved = True
             details.setdefault("at", utc())
             if self.fold.offer(event, now, details, hold=self._choked()):

@@ -29,8 +29,8 @@ class Inbox:
         self.facts = facts
         self.postponed = True
 
-    def requests(self, woke: Woke) -> Iterator[tuple[Request, bool]]:
-        """Yield (request, whether it is new) and remove each after the caller has dealt with it and comes back.
+    def requests(self, woke: Woke) -> Iterator[tuple[str, Request, bool]]:
+        """Yield (file, request, whether it is new) and remove each after the caller has dealt with it and comes back.
 
         Looks only if something may be there. What is no request is noted and removed.
         """
@@ -53,7 +53,7 @@ class Inbox:
                 continue
             request = self._decode(name, data)
             if request is not None:
-                yield request, self.facts.fresh_request(name, request)
+                yield name, request, self.facts.fresh_request(name, request)
             _remove(path)
 
     def holds(self, kind: str) -> bool:

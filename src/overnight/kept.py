@@ -77,6 +77,10 @@ def alive(who: object) -> bool:
     return after_name[0] not in (b"Z", b"X") and after_name[19] == str(who["start_ticks"]).encode()
 
 
+MOVING = frozenset({"updated_at", "active_s", "elapsed_s", "cost", "cost_forecast", "silent_s", "backoff_until"})
+"""Fields of a status that change by themselves: one that differs only in these has not changed."""
+
+
 def add_keepers(found: Status, path: str, boot: str) -> None:
     """Put into a status who keeps the run in ``path`` now, and what follows from that; ``boot`` is this boot's id."""
     try:
@@ -93,15 +97,25 @@ def add_keepers(found: Status, path: str, boot: str) -> None:
     shim = _pick([known.get("shim"), known.get("guard")], same_boot=same_boot)  # the guard takes the dead shim's place
     found["supervisor"], found["shim"] = supervisor, shim
     found.update(unguarded=bool(known.get("unguarded")) and found["state"] not in ENDED, stale=False, foreign=False)
-    if found["state"] in ENDED or supervisor["alive"] or shim["alive"]:
+    if supervisor["alive"] or shim["alive"] or (found["state"] in ENDED and not _hooks_wait(found)):
         return
     if not same_boot and _foreign(path):
         found["foreign"] = True
+        return
+    if found["state"] in ENDED:
+        found["stale"] = True  # whoever adopts it runs the hooks that are left
         return
     found["stale"] = bool(known) or time.time() - os.stat(path).st_mtime > NEWBORN_S
     if not same_boot and found["state"] != "damaged":
         found["state"], found["cause"] = "failed", "host_rebooted"
         found["cause_text"] = "the machine was started anew while the run was going on"
+
+
+def _hooks_wait(found: Status) -> bool:
+    """Say whether hooks of an ended run have not been done with."""
+    hooks = found.get("hooks")
+    pending = hooks.get("pending") if isinstance(hooks, dict) else None
+    return type(pending) is int and pending > 0
 
 
 def _pick(identities: list[object], *, same_boot: bool) -> Status:

@@ -195,9 +195,19 @@ def read_env(folder: RunFolder) -> dict[str, str]:
 # -- keepers ---------------------------------------------------------------------------------------------------------
 
 
+def help_stop(folder: RunFolder) -> None:
+    """Let the engine help a stop along where the request in the inbox cannot reach: a job that waits in a queue."""
+    with contextlib.suppress(OvernightError, OSError):
+        placed = placed_by(folder)
+        if placed is not None:
+            placed[0].stop(placed[1], folder.path)
+
+
 def revoke(folder: RunFolder) -> None:
     """End guard, shim, supervisor and whatever they have started, so that nothing of the run is left or can come."""
     written = read_json(folder.shim_json) or {}
+    if written.get("boot_id") not in (None, processes.boot_id()):
+        written = {}  # of another boot: what has these numbers now is a stranger
     for role in ("guard", "shim", "supervisor"):  # from the top, or the one above would take its work over
         one = written.get(role)
         if isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("start_ticks"), int):

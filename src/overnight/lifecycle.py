@@ -38,6 +38,14 @@ MOST_TRIES = 3
 LONGEST_BACKOFF_S = 300.0
 
 
+def lost_with_the_machine(order: StopOrder) -> bool:
+    """Say whether a stop that a reboot has interrupted was no reason for the run to end for good.
+
+    Neither is a stall; nor what a scheduler asked for, for init signals everybody before it turns the machine off.
+    """
+    return order.cause in ("stall", "host_rebooted") or (order.cause == "user" and order.by != "user")
+
+
 def stopping_again(state: RunState, order: StopOrder) -> RunState:
     """Return the state of a run whose stop an earlier supervisor has begun."""
     return move(state, "stopping", order=order)
@@ -58,7 +66,7 @@ def decide(state: RunState, event: Event, plan: Plan) -> Decision:
     if isinstance(event, Request):
         return _asked(state, event)
     if isinstance(event, Rebooted):
-        if state.order is not None and state.order.cause not in ("stall", "host_rebooted"):
+        if state.order is not None and not lost_with_the_machine(state.order):
             return _end(
                 state, "stopped", state.order.cause, f"{state.order.text}; the machine was started anew meanwhile"
             )
@@ -103,7 +111,7 @@ def _asked(state: RunState, request: Request) -> Decision:
     if state.state == "stopping" and state.order is not None:
         known = msgspec.structs.replace(state, asked=asked)
         if state.order.cause == "stall" and not request.now:
-            return _overrule(known, msgspec.structs.replace(state.order, cause="user", text=text))
+            return _overrule(known, msgspec.structs.replace(state.order, cause="user", text=text, by=request.by))
         if request.now:
             cause, why = (state.order.cause, state.order.text) if state.order.cause != "stall" else ("user", text)
             order = msgspec.structs.replace(state.order, save=False, now=True, cause=cause, text=why)
@@ -116,7 +124,9 @@ def _asked(state: RunState, request: Request) -> Decision:
     cause = "user"
     if request.by == "shutdown":  # somebody turned the machine off, but nobody wanted the run to end for good
         cause, text = "host_rebooted", "the machine was shut down while the run was going on"
-    order = StopOrder(cause=cause, save=not request.now, at=request.at or 0.0, text=text, now=request.now)
+    order = StopOrder(
+        cause=cause, save=not request.now, at=request.at or 0.0, text=text, now=request.now, by=request.by
+    )
     return _stop(msgspec.structs.replace(state, asked=asked), order)
 
 
@@ -155,7 +165,7 @@ def _exited(state: RunState, event: Ended, plan: Plan) -> Decision:
 
 
 def _stopped(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Decision:
-    too_late = order.cause == "user" or order.cause in LIMITS
+    too_late = order.cause in ("user", "host_rebooted") or order.cause in LIMITS
     if too_late and plan.complete() and event.exit.exit_code == 0:
         return _end(state, "finished", "completed", f"reached step {plan.last_step} of {plan.steps}", event.exit)
     if order.cause == "stall":

@@ -305,6 +305,11 @@ class Meter:
         unknown = {name: self._needs(name, figures) for name, value in figures.items() if value is None}
         return msgspec.structs.replace(Measure(records=self.records, unknown=unknown), **figures)
 
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the planned end at the pace of the window; None while unknown."""
+        return self._eta_s(self.step_s)
+
     def _eta_s(self, dt_s: float | None) -> float | None:
         if self.figures.steps is None or self.step is None:
             return None

@@ -10,30 +10,20 @@ import signal
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from overnight import processes
 from overnight.attempts import Attempts
 from overnight.changes import changed
 from overnight.events import Request
 from overnight.facts import Facts
+from overnight.folder import write_atomic
 from overnight.inbox import Inbox
 from overnight.monitor import Monitor
+from overnight.shutdown import shutting_down
 from overnight.spec import RunSpec
 from overnight.states import Event
 from overnight.waking import Woke
-
-
-def shutting_down() -> bool:
-    """Say whether the machine is being turned off: then a signal is nobody's wish that the run should end for good."""
-    if os.path.exists("/run/nologin"):
-        return True
-    import subprocess  # 2.4 MB that a night rarely needs
-
-    try:
-        said = subprocess.run(
-            ["systemctl", "is-system-running"], stdin=subprocess.DEVNULL, capture_output=True, timeout=2.0, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return said.stdout.strip() == b"stopping"
 
 
 class Orders:
@@ -68,12 +58,11 @@ class Orders:
                 return False
             attempt.give_up("stopped before the command could be started")
         if self.signalled_at is not None and not self._ended_by_itself():
-            by = "shutdown" if shutting_down() else "scheduler"
-            self.happen(Request(kind="stop", by=by, at=self.signalled_at))
+            self.happen(Request(kind="stop", by=_who("scheduler"), at=self.signalled_at))
         self.signalled_at = None
         taken = False
-        for request, fresh in self.inbox.requests(woke):
-            self._obey(request, fresh=fresh)
+        for file, request, fresh in self.inbox.requests(woke):
+            self._obey(request, file, fresh=fresh)
             taken = True
         return taken
 
@@ -91,11 +80,12 @@ class Orders:
             return False
         return attempt.exit is not None and attempt.withdrawn_at is None
 
-    def _obey(self, request: Request, *, fresh: bool) -> None:
-        if request.kind == "note" and fresh:
-            self.facts.note(request.text if request.by == "overnight" else f"{request.by}: {request.text}")
-        elif request.kind == "set" and fresh:
-            self._set(request)
+    def _obey(self, request: Request, file: str, *, fresh: bool) -> None:
+        if request.kind == "note":
+            text = request.text if request.by == "overnight" else f"{request.by}: {request.text}"
+            self.facts.note(text, file=file)
+        elif request.kind == "set" and file not in self.facts.obeyed:
+            self._set(request, file)
         elif request.kind == "stop":
             # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
             # comes after the command has ended by itself does not change how it ended.
@@ -103,14 +93,37 @@ class Orders:
                 if self.attempts.remains is not None and request.now:
                     self.attempts.remains.killed = True  # only leftovers are waited for: they get no more time
             elif fresh or self.attempts.stopping is None:
-                self.happen(request)
+                self.happen(msgspec.structs.replace(request, by=_who(request.by)))
 
-    def _set(self, request: Request) -> None:
+    def _set(self, request: Request, file: str) -> None:
         spec = self.attempts.spec
         try:
             wanted = changed(spec, request.values)
         except ValueError as error:
-            self.facts.note(f"a change was refused: {error}")
+            self.facts.note(f"a change was refused: {error}", file=file)
             return
-        self.facts.say("set", values=request.values, was={name: getattr(spec, name) for name in request.values})
+        was = {name: getattr(spec, name) for name in request.values}
+        if wanted.restarts and self.attempts.keepers.alive():
+            self._keep_environment()
+        self.facts.say("set", values=request.values, was=was, file=file)
         self.change(wanted)
+
+    def _keep_environment(self) -> None:
+        """Keep what the command was started in, as a run that may be started again from its beginning on has it kept.
+
+        Guard and shim hand theirs to this process; a supervisor without them has that of whoever has looked at the run.
+        """
+        path = self.attempts.folder.run_env
+        words = (processes.read_proc(os.getpid(), "environ") or b"").split(b"\0")
+        kept = b"\0".join(word for word in words if word and not word.startswith(b"OVERNIGHT_ROLE="))
+        if path.exists() or not kept:
+            return
+        try:
+            write_atomic(path, kept, fsync=True, mode=0o600)
+        except OSError as error:
+            self.facts.note(f"{path} cannot be written, so it can only be started again by its shim: {error.strerror}")
+
+
+def _who(by: str) -> str:
+    """Return who asks: init signals all of us when it shuts the machine down, and looks like a scheduler then."""
+    return "shutdown" if by == "scheduler" and shutting_down() else by

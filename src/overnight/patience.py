@@ -77,7 +77,9 @@ class Patience:
         if seen["state"] in ENDED:
             alone = not seen["supervisor"]["alive"]
             self.unkept_at = (self.unkept_at or now) if alone else None
-            return over(seen) or (self.unkept_at is not None and now - self.unkept_at >= HOOKS_UNKEPT_S)
+            unkept = self.unkept_at is not None and now - self.unkept_at >= HOOKS_UNKEPT_S
+            if unkept or (over(seen) and not (seen["stale"] and self.on_stale is not None)):
+                return True
         if seen["stale"] and (self.stale_at is None or now - self.stale_at >= STALE_EVERY_S):
             if seen["state"] == "damaged" and (self.stale_at is not None or self.on_stale is None):
                 raise FolderError(str(seen["cause_text"]))  # an adopting supervisor could not mend it

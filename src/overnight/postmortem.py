@@ -138,7 +138,9 @@ def examine(
     mine = {*pids, *(() if pid is None else (pid,)), *_told_pids(tail)}
     kernel = list(kernel_lines(mine, started_at, kmsg)) if started_at is not None else []
     after = None if before is None else again(before, root)
-    found = classify(how, target, tail, _evidence(before, after, kernel), "\n".join(kernel) or None, full_disk(log))
+    found = classify(
+        how, target, tail, _evidence(before, after, kernel), "\n".join(kernel) or None, disk=full_disk(log)
+    )
     hint = _host_hint(before, after) if found.cause == "unknown_kill" and "SIGKILL" in found.text else None
     return found if hint is None else msgspec.structs.replace(found, text=f"{found.text}; {hint}")
 

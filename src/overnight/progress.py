@@ -37,10 +37,12 @@ class Progress:
         self.moves, self.heard = monitor.moves, monitor.heard
         self.mono_s = clock()
         self.clock_s = self.moved_at = self.log_at = self.file_at = self.heard_at = 0.0
+        self.saving_from: float | None = None
         self.largest_gap_s: float | None = None
         self.stepped = False
         self.announced = False
         self.fresh = True
+        self.attempt = 0
         self._restore(monitor.remembered)
 
     def tick(self, asked_s: float | None) -> None:
@@ -52,11 +54,13 @@ class Progress:
         self.clock_s += max(0.0, passed_s)
         self.mono_s = now_s
 
-    def begin_attempt(self) -> None:
-        """Nothing was seen yet of the attempt that begins now."""
-        self.moved_at = self.log_at = self.file_at = self.heard_at = self.clock_s
+    def begin_attempt(self, number: int, *, ago_s: float = 0.0) -> None:
+        """Nothing was seen yet of the attempt that began ``ago_s`` seconds ago."""
+        self.attempt = number
+        self.moved_at = self.log_at = self.file_at = self.heard_at = self.clock_s - ago_s
         self.stepped = self.announced = False
         self.moves, self.heard = self.monitor.moves, self.monitor.heard
+        self._keep()
 
     def look(self, *, log_grew_at: float | None, saved: bool, command: Identity | None) -> None:
         """Take in what this turn has brought: when the log grew last (any clock), whether a save was seen."""
@@ -94,9 +98,16 @@ class Progress:
         return self.clock_s - self.moved_at
 
     def quiet(self, *, saving: bool) -> Quiet:
-        """Return how long nothing has moved by now; ``saving``: a checkpoint is being written."""
+        """Return how long nothing has moved by now; ``saving``: a checkpoint is being written.
+
+        A file that was open before the last step explains nothing: a cache may have such a name, and stay open.
+        """
         now_s, phase = self.clock_s, self.monitor.phase
-        if phase is None and saving:
+        if not saving:
+            self.saving_from = None
+        elif self.saving_from is None:
+            self.saving_from = now_s
+        if phase is None and self.saving_from is not None and self.saving_from >= self.moved_at:
             phase = "saving"
         return Quiet(
             step_s=now_s - self.moved_at,
@@ -111,6 +122,7 @@ class Progress:
 
     def _keep(self) -> None:
         self.monitor.remembered = {
+            "attempt": self.attempt,
             "boot_id": boot_id(),
             "mono_s": self.mono_s,
             "clock_s": self.clock_s,
@@ -131,6 +143,7 @@ class Progress:
     def _restore(self, kept: dict[str, Any]) -> None:
         if not kept:
             return
+        self.attempt = kept.get("attempt", 0)
         for name in ("clock_s", "moved_at", "log_at", "file_at", "heard_at", "largest_gap_s", "stepped", "announced"):
             setattr(self, name, kept[name])
         if kept["boot_id"] == boot_id():

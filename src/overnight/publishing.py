@@ -18,6 +18,7 @@ from overnight.errors import FolderError
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.gauges import Gauges, Now
+from overnight.kept import MOVING
 from overnight.monitor import Monitor
 from overnight.snapshot import Used, build
 from overnight.spec import RunSpec
@@ -25,9 +26,6 @@ from overnight.spec import RunSpec
 PUBLISH_EVERY_S = 3.0
 PUBLISH_EARLY_S = 0.2
 EARLY_RECORDS = 10
-
-MOVING = frozenset({"updated_at", "active_s", "elapsed_s", "cost", "cost_forecast", "silent_s", "backoff_until"})
-"""Fields that change by themselves: no reason to write when nothing else has."""
 
 HEARTBEAT_S = 15.0
 """A status this old is written anew at the next waking, though nothing moved: its age tells that somebody is there."""

@@ -50,7 +50,8 @@ class Reboot:
     def bring_back(self, state: RunState) -> RunState:
         """Write down that the run goes on in this boot; return the state to go on from."""
         if self.happened():
-            used_s = max(self.spending.elapsed_s(self.standing.attempt), self.standing.lived_s(self.asked.epoch))
+            active_s = self.spending.active_s(self.standing.attempt)
+            used_s = max(active_s, self.spending.elapsed_before_s(self.standing.last_life))
             self.facts.say("recovered", boot_id=boot_id(), attempt=state.attempt)
             self.spending.begin_boot(used_s)
         return msgspec.structs.replace(state, state="failed", cause="host_rebooted", order=None)

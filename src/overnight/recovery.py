@@ -18,7 +18,9 @@ import msgspec
 
 from overnight import client, launch
 from overnight.errors import FolderError, LaunchError, OvernightError
+from overnight.events import StopOrder
 from overnight.folder import RunFolder, drop_request, machine_id, read_journal, read_json
+from overnight.lifecycle import lost_with_the_machine
 from overnight.processes import boot_id
 from overnight.spec import RunSpec
 
@@ -138,7 +140,10 @@ def _was_ending(folder: RunFolder) -> str | None:
     stops = [fact for fact in read_journal(folder.journal) if fact["fact"] == "request" and fact.get("kind") == "stop"]
     if any(fact.get("by") == "user" for fact in stops):
         return "was asked to stop before the reboot: nothing to do"
-    if order is None or order.get("cause") in (None, "user", "preempted", "stall"):
+    if order is None or order.get("cause") is None:
+        return None
+    known = StopOrder(cause=str(order["cause"]), save=True, at=0.0, by=str(order.get("by") or "scheduler"))
+    if lost_with_the_machine(known):
         return None
     return f"was being ended ({order['cause']}) when the machine went down: nothing to do"
 

@@ -6,6 +6,8 @@ What earlier attempts and earlier boots used is in the journal, so that neither 
 
 from __future__ import annotations
 
+import time
+
 from overnight.attempt import Attempt
 from overnight.clocks import uptime_s
 from overnight.facts import Facts
@@ -22,7 +24,7 @@ class Spending:
 
     def begin_boot(self, elapsed_s: float) -> None:
         """Write down where the count stands as this boot (or the run) begins: ``elapsed_s`` seconds are used."""
-        self.facts.say("clock", elapsed_s=elapsed_s, uptime_s=uptime_s(), boot_id=boot_id())
+        self.facts.say("clock", elapsed_s=elapsed_s, uptime_s=uptime_s(), epoch=time.time(), boot_id=boot_id())
 
     def active_s(self, attempt: Attempt | None) -> float:
         """Return the seconds that the command has run, all attempts together."""
@@ -31,9 +33,20 @@ class Spending:
         return earlier_s + (0.0 if attempt is None else attempt.active_s())
 
     def elapsed_s(self, attempt: Attempt | None) -> float:
-        """Return the seconds since the launch, back-off included; at least those that the command has run."""
-        clock = self.facts.clock or {}
+        """Return the seconds since the launch, back-off included; those of an ended run stand still."""
+        ended, clock = self.facts.ended or {}, self.facts.clock or {}
+        if isinstance(ended.get("elapsed_s"), (int, float)):
+            return float(ended["elapsed_s"])
         since_s = 0.0
         if clock.get("boot_id") == boot_id():
-            since_s = max(0.0, round(uptime_s() - float(clock["uptime_s"]), 3))
-        return max(float(clock.get("elapsed_s") or 0.0) + since_s, self.active_s(attempt))
+            since_s = max(0.0, round(uptime_s() - clock["uptime_s"], 3))
+        return max(float(clock.get("elapsed_s", 0.0)) + since_s, self.active_s(attempt))
+
+    def elapsed_before_s(self, last_life: float) -> float:
+        """Return what was used up to the last sign of life (since the epoch) in an earlier boot.
+
+        The time in which the machine was off is nobody's.
+        """
+        clock = self.facts.clock or {}
+        since_s = max(0.0, last_life - clock["epoch"]) if clock.get("epoch") else 0.0
+        return float(clock.get("elapsed_s", 0.0)) + since_s

@@ -7,12 +7,14 @@ the run is over. Nothing is written here, and nothing is decided.
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from overnight.attempt import Attempt
+from overnight.causes import SIGNAL_CODES
 from overnight.errors import FolderError
 from overnight.events import Exit
 from overnight.facts import Facts
@@ -58,6 +60,10 @@ class Standing:
     lost = False
     """Whether the newest attempt was going on when the machine was started anew."""
 
+    ended_before: Exit | None = None
+    last_life = 0.0
+    """When an attempt that was lost with the machine gave its last sign of life, in seconds since the epoch."""
+
     resume_at: float | None = None
     """When the back-off is over, on the clock of ``uptime_s``."""
 
@@ -72,6 +78,8 @@ class Standing:
         end = facts.attempt_ends.get(attempt.number) or {}
         course = _course(facts)
         if facts.ended is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                self.last_life = datetime.fromisoformat(end.get("ended_at") or "").timestamp()
             self.state = msgspec.structs.replace(self._over(attempt, facts.ended, end), **course)
             return
         waiting = facts.backoff if (facts.backoff or {}).get("attempt") == attempt.number else None
@@ -87,8 +95,21 @@ class Standing:
         if attempt.command is not None:
             self.order = self._read_order(attempt, facts)
         self.lost = _boot_of(attempt) not in (None, boot_id())
-        if self.lost:
-            attempt.rebooted(_last_life(folder, spec))
+        self.ended_before = self._look_before(attempt) if self.lost else None
+        if self.lost and self.ended_before is None:
+            self.last_life = _last_life(folder, spec)
+            attempt.rebooted(self.last_life)
+
+    def _look_before(self, attempt: Attempt) -> Exit | None:
+        """Return how the command ended by itself before the machine went down, if it did: then nothing was lost."""
+        try:
+            how = attempt.look_ended(kept=True)
+        except FolderError:
+            how = None
+        if how is None or how.exit_code is None or how.exit_code > SIGNAL_CODES:
+            attempt.exit = attempt.ended_s = attempt.gone_at = None
+            return None
+        return how
 
     def _wait_on(self, attempt: Attempt, told: dict[str, Any], end: dict[str, Any]) -> None:
         """Go on with a back-off that an earlier supervisor began."""
@@ -97,12 +118,6 @@ class Standing:
             self.state, cause=told.get("cause"), cause_text=told.get("text"), exit=attempt.exit
         )
         self.resume_at = float(told["until_s"]) if told.get("boot_id") == boot_id() else 0.0
-
-    def lived_s(self, began: float | None) -> float:
-        """Return the seconds from ``began`` (since the epoch) to the last sign of life of an attempt that was lost."""
-        if began is None or self.attempt is None or self.attempt.exit is None or self.attempt.exit.at is None:
-            return 0.0
-        return max(0.0, self.attempt.exit.at - began)
 
     def begins(self, known: int) -> list[tuple[int, int, int]]:
         """Return (source, offset, attempt) of every attempt above ``known``: where each begins in the log."""

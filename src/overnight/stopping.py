@@ -93,8 +93,7 @@ class Stopping:
         self.shells_told_at: float | None = None
         self.command_told_at: float | None = None
         self.growth = Growth(spec.log)
-        self.killed_at = 0.0
-        self.files_seen_at = 0.0
+        self.killed_at = self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
         self.urges: list[float] = []
         self.make_dump = dump
@@ -282,21 +281,16 @@ class Stopping:
         while self.urges and now - self.urges[0] >= URGE_LOOK_S:
             del self.urges[0]
             self.ladder = self.ladder.urged()
-        first = next((target for target in self.targets if processes.is_alive(target)), self.command)
-        look = Look(
-            now=now,
-            file_grew_at=self.file_grew_at,
-            log_grew_at=log_grew_at,
-            catches=self.signal in processes.caught(first.pid),
-        )
+        first = next(filter(processes.is_alive, self.targets), self.command)
+        catches = self.signal in processes.caught(first.pid)
+        look = Look(now=now, file_grew_at=self.file_grew_at, log_grew_at=log_grew_at, catches=catches)
         higher = self.ladder.climb(look)
         if self.killed() and now - self.killed_at >= KILL_AGAIN_S:
             self._kill(now)  # after a supervisor that wrote the rung down and was killed itself, or a fork in between
         if higher is None:
             return
-        changed = higher.rung != self.ladder.rung
-        self.ladder = higher
-        if not changed:
+        before, self.ladder = self.ladder, higher
+        if higher.rung == before.rung:
             return
         self._write()
         if higher.rung == "kill":
@@ -345,6 +339,7 @@ class Stopping:
             "epoch": self.order.at,
             "text": self.order.text,
             "now": self.order.now,
+            "by": self.order.by,
             "began": self.ladder.began,
             "rung": self.ladder.rung,
             "talks": self.ladder.talks,
@@ -376,6 +371,7 @@ def read_order(written: dict[str, Any]) -> StopOrder:
         at=float(written.get("epoch") or 0.0),
         text=str(written.get("text") or ""),
         now=bool(written.get("now")),
+        by=str(written.get("by") or "rule"),
     )
 
 

@@ -29,7 +29,7 @@ from overnight.attempts import Attempts
 from overnight.changes import applied
 from overnight.clocks import boot_clock
 from overnight.errors import OvernightError
-from overnight.events import Exit, Verdict
+from overnight.events import Exit, Request, Verdict
 from overnight.facts import Facts, complain
 from overnight.folder import RunFolder, utc
 from overnight.gauges import Gauges
@@ -44,6 +44,7 @@ from overnight.progress import Progress
 from overnight.publishing import Publisher
 from overnight.rebooting import Reboot
 from overnight.saves import SaveWatch
+from overnight.shutdown import shutting_down
 from overnight.snapshot import verdict_line
 from overnight.spec import RunSpec
 from overnight.spending import Spending
@@ -64,6 +65,7 @@ from overnight.states import (
     Stop,
     Waited,
 )
+from overnight.storing import Storing
 from overnight.waking import Wake, Woke
 from overnight.watching import Watching
 from overnight.wiring import change_monitor, make_monitor
@@ -72,11 +74,6 @@ TIMER_S = 20.0
 NETWORK_TIMER_S = 1.0
 STARTING_TIMER_S = 0.1
 MISSING_TIMER_S = 0.1
-COMMIT_EVERY_S = 5.0
-"""A commit is much of what a line a second costs at rest; what a kill leaves uncommitted is read again."""
-
-COMMIT_RECORDS = 5000
-DISK_EVERY_S = 10.0
 LOCK_WAIT_S = 5.0
 
 OVER, NOT_MINE, DAMAGED = 0, 3, 4
@@ -100,7 +97,6 @@ class Supervisor:
         self.saves = SaveWatch(
             Path(spec.checkpoints or spec.cwd), skip=(folder.path, *folder.path.parents[:2]), saved=facts.saved
         )
-        self.committed_at = self.disk_at = 0.0
         self.standing = Standing(folder, spec, facts, keepers=keepers, wake=self.wake)
         self.monitor.state = self.standing.state
         self.attempts = Attempts(folder, spec, facts, keepers=keepers, wake=self.wake, standing=self.standing)
@@ -110,7 +106,10 @@ class Supervisor:
         for verdict in self.intake.history.verdicts():
             facts.judge(verdict)  # known to the journal, unless somebody damaged that
         self.intake.bounds.extend(self.standing.begins(self.monitor.attempt))
+        self.storing = Storing(self.intake, facts)
         self.progress = Progress(self.monitor, log=spec.log)
+        if attempt is not None and attempt.number != self.progress.attempt:
+            self.progress.begin_attempt(attempt.number, ago_s=attempt.active_s())
         self.watching = Watching(
             intake=self.intake, saves=self.saves, progress=self.progress, monitor=self.monitor, wake=self.wake
         )
@@ -170,11 +169,17 @@ class Supervisor:
         """Find the way back into the run: its first start, a stop that was under way, the time after a reboot."""
         with contextlib.suppress(OSError):
             self.folder.put_ballast()
-        self._happen(Launched())
+        attempt = self.attempts.current
+        if not self.reboot.happened():
+            self._happen(Launched())
+        if self.monitor.state.state == "backoff":
+            self.attempts.close(self.monitor)  # by a supervisor that was killed before it could
         if self.standing.order is not None:
             resumed = self.attempts.resume_stop(self.standing.order, lost=self.standing.lost)
             if resumed is not None:
                 self.monitor.state = stopping_again(self.monitor.state, resumed)
+        if self.standing.ended_before is not None and attempt is not None:
+            self._close_attempt(attempt, self.standing.ended_before)
         if self.reboot.happened() and not self._over():
             self._happen(Rebooted())
         if self.reboot.returning(self.monitor.state):
@@ -202,7 +207,8 @@ class Supervisor:
             return True
         if not self.attempts.placed(self.intake.log.position(), adopting=self.adopting):
             return False
-        self.progress.begin_attempt()
+        self.progress.begin_attempt(self.monitor.state.attempt)
+        self.storing.at_once()  # or the next supervisor measures by the attempt before
         self._happen(Alive(attempt=self.monitor.state.attempt))
         return True
 
@@ -215,14 +221,15 @@ class Supervisor:
             waits.append(MISSING_TIMER_S)
         if self.monitor.state.state in ("pending", "starting"):
             waits.append(STARTING_TIMER_S)
-        if self.intake.dirty:
-            waits.append(max(0.0, self.committed_at + COMMIT_EVERY_S - now))
         going_on = self.attempts.going_on(self.monitor.state.state)
         if going_on:
-            waits.append(max(0.01, self.monitor.due_s(self.gauges.moment())))
+            # Between two attempts active time stands still, and what is nearly due stays so.
+            least_s = 1.0 if self.monitor.state.state == "backoff" else 0.01
+            waits.append(max(least_s, self.monitor.due_s(self.gauges.moment())))
         waits += [
             self.attempts.next_look_s(now, going_on=going_on),
             self.saves.saves.next_look_s(now),
+            self.storing.next_turn_s(now),
             self.publisher.next_turn_s(now),
             self.hooks.next_look_s(boot_clock()),
         ]
@@ -235,7 +242,7 @@ class Supervisor:
         for verdict in self.watching.read(None if attempt is None else attempt.command):
             self._judge(verdict)
         if self.watching.moved_on:
-            self.watching.moved_on, self.committed_at = False, 0.0
+            self.watching.moved_on, self.storing.committed_at = False, 0.0
 
     def _judge(self, verdict: Verdict) -> None:
         known = not self.facts.judge(verdict)
@@ -267,14 +274,11 @@ class Supervisor:
         for verdict in found:
             self._judge(verdict)
         if found:
-            self.intake.dirty, self.committed_at = True, 0.0  # what the rules have told must not be told again
+            self.storing.at_once()  # what the rules have told must not be told again
         now = boot_clock()
-        # Not before the log is there, or the first look finds nothing to keep space for and the next is long to come.
-        if now - self.disk_at >= DISK_EVERY_S and self.intake.log.handle() is not None:
-            self.disk_at = now
-            trouble = self.intake.disk_trouble()
-            if trouble is not None:
-                self._judge(trouble)
+        trouble = self.storing.disk_trouble(now)
+        if trouble is not None:
+            self._judge(trouble)
         if attempt.exit is None:
             attempt.watch_targets(now, self.intake.grew_at)
 
@@ -286,19 +290,20 @@ class Supervisor:
         if cleared and attempt is not None and attempt.exit is not None:
             self._close_attempt(attempt, attempt.exit)
         if self.monitor.state.state == "backoff" and self.attempts.waited():
-            if not self.attempts.keepers.alive():
-                self.attempts.keep_again()
-                raise Owned("new keepers were placed, with a supervisor of their own")
             self._happen(Waited())
 
     def _close_attempt(self, attempt: Attempt, how: Exit) -> None:
         """Nothing is left that could write: read the log to its end, then decide what the exit means."""
         self._read_all()
+        if self.spec.recover and self.monitor.state.state == "running" and shutting_down():
+            self._happen(Request(kind="stop", by="shutdown", at=how.at))
         finding = self.attempts.finding(how)
         luck, reached = random.random(), self.monitor.reached()  # noqa: S311 - no secret
         target, started = attempt.target_exit, attempt.executed()
         self._happen(Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck))
         self.attempts.close(self.monitor, finding)
+        if self.monitor.state.state == "backoff":
+            self._tell("restart", **self.attempts.why_again())
 
     def _read_all(self) -> None:
         """Read the log to its end and store it: once the end is a fact nobody reads it again."""
@@ -334,9 +339,10 @@ class Supervisor:
             attempts.stopping.reorder(action.order)
         elif isinstance(action, BackOff):
             attempts.wait(action, self.monitor.state)
-            self._tell("restart", cause=action.cause, text=action.text, wait_s=action.wait_s)
         elif isinstance(action, End):
-            self.facts.say("ended", state=action.state, cause=action.cause, text=self.monitor.state.cause_text)
+            used_s = self.gauges.spending.elapsed_s(attempts.current)
+            text = self.monitor.state.cause_text
+            self.facts.say("ended", state=action.state, cause=action.cause, text=text, elapsed_s=used_s)
             if action.hint is not None:
                 self.facts.note(action.hint)
 
@@ -346,14 +352,7 @@ class Supervisor:
     # -- 7. storing --------------------------------------------------------------------------------------------------
 
     def _store(self) -> None:
-        now = boot_clock()
-        moved = self.intake.dirty
-        much = bool(self.intake.judged) or len(self.intake.pending) >= COMMIT_RECORDS
-        if moved and (much or now - self.committed_at >= COMMIT_EVERY_S):
-            self.committed_at = now
-            self.intake.commit()
-            self.facts.sync()
-        told = self.hooks.turn(boot_clock())
+        moved, told = self.storing.turn(boot_clock()), self.hooks.turn(boot_clock())
         self.publisher.urgent = self.publisher.urgent or told or self.watching.saved
         self.watching.saved = False
         if not self._over():  # what is published then says already which hooks are waited for
@@ -362,6 +361,7 @@ class Supervisor:
     def _see_out(self) -> None:
         """The run is over: publish that, run the hooks that were asked for, take what is left in the inbox."""
         self.intake.commit(at_last=True)
+        self.facts.sync()  # a hook may turn the machine off
         self.hooks.end(boot_clock())
         woke = Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
         while True:

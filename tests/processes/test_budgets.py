@@ -254,6 +254,26 @@ def test_restarts_may_be_allowed_later(start: Start, runs: Runs) -> None:
     assert (run.status["attempt"], run.status["restarts_used"]) == (2, 1)
 
 
+def test_restarts_that_were_allowed_later_are_made_in_the_runs_own_environment(start: Start, runs: Runs) -> None:
+    """All keepers are killed, and who looks at the run next has another environment than its owner."""
+    runs.env["OWNER"] = "me"
+    run = start("night", *toy("--steps", 5000, "--dt", 0.1), log="step: 2,")
+    assert not (run.folder / "run.env").exists()
+    assert runs.overnight("set", "night", "--restarts", 1, "--backoff", "0.3s").returncode == 0
+    assert (run.folder / "run.env").stat().st_mode & 0o777 == 0o600
+    for role in ("guard", "shim", "supervisor"):
+        os.kill(run.pid(role), signal.SIGKILL)
+    runs.env["OWNER"] = "you"
+    assert run.status["state"] == "running"
+    until(lambda: run.status["supervisor"]["alive"], "it is watched again")
+    os.kill(run.command, signal.SIGSEGV)
+    pid = until(lambda: run.status["attempt"] == 2 and run.status["state"] == "running" and run.status["pid"], "again")
+    environ = read(f"/proc/{pid}/environ").split(b"\0")
+    assert b"OWNER=me" in environ
+    assert b"OVERNIGHT_ATTEMPT=2" in environ
+    assert not [word for word in environ if word.startswith(b"OVERNIGHT_ROLE=")]
+
+
 def test_a_change_outlives_a_killed_supervisor(start: Start, runs: Runs) -> None:
     run = start("night", *toy("--steps", 5000, "--dt", 0.1), flags=("--max-hours", hours(7)), log="step: 2,")
     assert runs.overnight("set", "night", "--max-hours", "none", "--max-steps", 120).returncode == 0

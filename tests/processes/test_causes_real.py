@@ -1,4 +1,4 @@
-"""Causes found out of real ends: memory, disks, signals, launchers; only the guilty run dies, and what ended stays so."""
+"""Causes of real ends: memory, disks, signals, launchers. Only the guilty run dies, and what has ended stays so."""
 
 from __future__ import annotations
 

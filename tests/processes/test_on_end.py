@@ -77,8 +77,13 @@ def test_each_end_runs_exactly_its_own(start: Start, work: Path, name: str) -> N
     env = {key: one["env"][f"OVERNIGHT_{key}"] for key in NAMES}
     shown = {key: "" if seen[key.lower()] is None else str(seen[key.lower()]) for key in ("STATE", "CAUSE", "STEP")}
     assert env == {
-        **{"RUN_ID": name, "RUN_DIR": str(run.folder), "ROLE": "hook", "EVENT": "end", "LAST_CHECKPOINT": ""},
-        **{"TEXT": seen["cause_text"], **shown},
+        "RUN_ID": name,
+        "RUN_DIR": str(run.folder),
+        "ROLE": "hook",
+        "EVENT": "end",
+        "LAST_CHECKPOINT": "",
+        "TEXT": seen["cause_text"],
+        **shown,
     }
     payload = one["in"]
     assert (payload["event"], payload["run"], payload["folder"]) == ("end", name, str(run.folder))

@@ -6,10 +6,12 @@ that hangs ends, and the one that does not goes on.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,18 @@ wait_for_ever()
 """
 
 
+CACHE = """\
+import time
+
+cache = open("tokens.bin", "wb")
+for step in range(1, 20):
+    cache.write(b"x" * 4096)
+    print(f"step: {step}, loss: 3.0, dt: 0.05", flush=True)
+    time.sleep(0.05)
+time.sleep(600)
+"""
+
+
 def verdicts(run: Run, action: str) -> list[dict[str, Any]]:
     """Return what the rule found that asked for ``action``."""
     return [one for one in run.facts("verdict") if one["rule"] == "stall" and one["action"] == action]
@@ -94,7 +108,10 @@ def stopped(run: Run) -> dict[str, Any]:
 # -- a hang that is ended --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["busy", "warn", "sleep", "lock"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("how", ["busy", "warn", pytest.param("sleep", marks=LONG), pytest.param("lock", marks=LONG)])
 def test_a_hang_is_found_at_its_limit_and_ended(start: Start, how: str) -> None:
     """D3-01: whatever it does meanwhile: TERM, and at half of the grace ABRT, which shows where it was."""
     command = toy(*HANGS, "--hang-how", how, "--ignore-term")
@@ -177,6 +194,27 @@ def test_it_is_alerted_at_half_the_limit_and_dumped_then_too(start: Start) -> No
     assert first["reason"] == alert["text"]
     assert second["reason"] == "stopped for a stall"
     assert "hang" in (Path(first["path"]) / "summary.txt").read_text()
+
+
+def test_a_file_that_stays_open_for_ever_is_no_save(start: Start, work: Path) -> None:
+    """It has the name of a checkpoint, but the training has gone on since it was begun: it explains no silence."""
+    (work / "cache.py").write_text(CACHE)
+    run = start("night", sys.executable, "cache.py", flags=STALL)
+    stopped(run)
+    (alert,) = verdicts(run, "alert")
+    assert alert["evidence"]["phase"] is None
+
+
+def test_a_silence_goes_on_for_the_next_supervisor(start: Start) -> None:
+    run = start("night", *toy(*HANGS), flags=("--stall", "8s"), log="step: 19,")
+    began = time.monotonic()
+    until(lambda: verdicts(run, "alert"), "the alert at half the limit")
+    until(lambda: time.monotonic() - began > 5.5, "it is stored; killed before that, it would be counted from there")
+    os.kill(run.pid("supervisor"), signal.SIGKILL)
+    until(lambda: verdicts(run, "stop"), "the end")
+    assert 7.0 <= time.monotonic() - began <= 8 * 1.2 + 1.5
+    stopped(run)
+    found_s(run, 8.0)
 
 
 def test_only_an_alert_where_that_is_asked(start: Start) -> None:

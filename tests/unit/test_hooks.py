@@ -10,8 +10,18 @@ import pytest
 
 from overnight.folder import RunFolder
 from overnight.folding import Fold
-from overnight.hookfiles import KEY, command_of, environment, is_end, is_numbered, number_of, payload_of, sentence
-from overnight.hooks import parse_on_end, wanted
+from overnight.hookfiles import (
+    KEY,
+    command_of,
+    environment,
+    is_end,
+    is_numbered,
+    number_of,
+    parse_on_end,
+    payload_of,
+    sentence,
+    wanted,
+)
 from overnight.spec import RunSpec
 from overnight.states import FAILURES, LIMITS
 

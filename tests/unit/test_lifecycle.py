@@ -108,7 +108,9 @@ PLANS = (
 
 def at(state: State, cause: str = "user", *, save: bool = True) -> RunState:
     """Return a run in ``state`` with the facts that belong to it."""
-    order = StopOrder(cause=cause, save=save, at=1.0, text="stopped on request") if state == "stopping" else None
+    order = (
+        StopOrder(cause=cause, save=save, at=1.0, text="stopped on request", by="user") if state == "stopping" else None
+    )
     return RunState(
         state=state, attempt=0 if state == "pending" else 1, order=order, cause=cause if state in ENDED else None
     )
@@ -295,21 +297,23 @@ def test_a_limit_stops_with_a_save() -> None:
 
 def test_the_user_stops_with_a_save() -> None:
     decision = decide(at("running"), USER, Plan())
-    assert decision.state.order == StopOrder(cause="user", save=True, at=1.0, text="stopped on request")
+    assert decision.state.order == StopOrder(cause="user", save=True, at=1.0, text="stopped on request", by="user")
     over = ended(decision.state, Exit(exit_code=0))
     assert (over.state, over.cause, exit_code(over.state, over.cause)) == ("stopped", "user", 103)
 
 
 def test_the_schedulers_stop_says_so() -> None:
     order = decide(at("running"), SCHEDULER, Plan()).state.order
-    assert order == StopOrder(cause="user", save=True, at=2.0, text="stopped on request of the scheduler")
+    text = "stopped on request of the scheduler"
+    assert order == StopOrder(cause="user", save=True, at=2.0, text=text, by="scheduler")
 
 
 def test_now_asks_for_no_save_and_kills_at_once() -> None:
     decision = decide(at("running"), NOW, Plan())
-    assert decision.state.order == StopOrder(cause="user", save=False, at=3.0, text="stopped on request", now=True)
+    asked = StopOrder(cause="user", save=False, at=3.0, text="stopped on request", now=True, by="user")
+    assert decision.state.order == asked
     again = decide(at("stopping"), NOW, Plan())
-    order = StopOrder(cause="user", save=False, at=1.0, text="stopped on request", now=True)
+    order = StopOrder(cause="user", save=False, at=1.0, text="stopped on request", now=True, by="user")
     assert again.actions == (Reorder(order=order), Climb(now=True))
     assert again.state.order == order
 
@@ -351,7 +355,7 @@ def test_a_log_that_prints_once_at_the_start_does_not_prove_the_end() -> None:
 def test_a_nan_after_a_stop_forbids_the_save_and_keeps_the_reason() -> None:
     stopping = decide(at("running"), USER, Plan()).state
     decision = decide(stopping, NAN, Plan())
-    order = StopOrder(cause="user", save=False, at=1.0, text="stopped on request")
+    order = StopOrder(cause="user", save=False, at=1.0, text="stopped on request", by="user")
     assert decision.actions == (Reorder(order=order),)
     assert decision.state.order == order
     assert decide(decision.state, NAN, Plan()) == Decision(state=decision.state)
@@ -461,6 +465,20 @@ def test_a_run_that_was_to_end_is_over_after_a_reboot() -> None:
     over = decide(at("stopping"), Rebooted(), Plan()).state
     assert (over.state, over.cause) == ("stopped", "user")
     assert decide(over, Recovered(), Plan()).actions == ()
+
+
+@pytest.mark.parametrize("by", ["scheduler", "shutdown"])
+def test_a_shutdown_is_no_reason_to_end_for_good(by: str) -> None:
+    """Init signals everybody before it turns the machine off; it may look like a scheduler."""
+    asked = decide(at("running"), Request(kind="stop", by=by, at=1.0), Plan()).state
+    assert asked.order is not None
+    assert asked.order.cause == ("host_rebooted" if by == "shutdown" else "user")
+    over = decide(asked, Rebooted(), Plan()).state
+    assert (over.state, over.cause) == ("failed", "host_rebooted")
+    saved = decide(asked, Ended(exit=Exit(exit_code=0)), Plan()).state
+    assert (saved.state, saved.cause) == (("failed", "host_rebooted") if by == "shutdown" else ("stopped", "user"))
+    done = decide(asked, Ended(exit=Exit(exit_code=0)), Plan(steps=9, last_step=9)).state
+    assert done.state == "finished"
 
 
 def test_only_what_a_reboot_ended_is_recovered() -> None:

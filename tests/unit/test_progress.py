@@ -26,7 +26,7 @@ class Night:
         self.progress = Progress(self.monitor, log="/l", clock=self._clock)
         self.grew_at = 0.0
         if not remembered:
-            self.progress.begin_attempt()
+            self.progress.begin_attempt(1)
         self.turn(0.0)
 
     def _clock(self) -> float:
@@ -132,7 +132,7 @@ def test_a_new_attempt_begins_anew_and_keeps_what_is_normal() -> None:
     night.steps(1, 5, 3.0)
     night.turn(50.0)
     night.monitor.begin_attempt(2)
-    night.progress.begin_attempt()
+    night.progress.begin_attempt(2)
     quiet = night.progress.quiet(saving=False)
     assert (quiet.step_s, quiet.stepped, quiet.largest_gap_s) == (0.0, False, 3.0)
 

@@ -174,16 +174,9 @@ def in_force(folder: RunFolder) -> RunSpec:
 def _check(name: str, before: RunSpec, values: Mapping[str, Any]) -> None:
     """Raise UsageError for a change that cannot be made, so that nothing is asked that would be refused."""
     try:
-        after = changed(before, values)
+        changed(before, values)
     except ValueError as error:
         raise UsageError(f"{name} cannot be changed so: {error}; see `overnight set --help`") from error
-    if after.grace_s > after.grace_max_s:
-        raise UsageError(
-            f"grace ({after.grace_s:g} s) would be longer than grace-max ({after.grace_max_s:g} s); "
-            f"lower the one or raise the other"
-        )
-    if after.watched and after.restarts:
-        raise UsageError(f"{name} was started by hand, so it cannot be started again; leave out --restarts")
 
 
 def _length(path: Path) -> int:

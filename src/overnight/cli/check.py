@@ -38,17 +38,18 @@ def check(words: list[str]) -> int:
         except (ValueError, OverflowError):
             raise UsageError(f"--interval cannot be {args.interval!r}: give a time such as 60s or 5m") from None
     folder = client.find(client.find_home(), args.name)
+    name = harmless(folder.name)
     if not args.json and sys.stderr.isatty():
-        print(f"checking {folder.name}: two looks {interval_s:g} s apart and a logout; Ctrl-C leaves", file=sys.stderr)
+        print(f"checking {name}: two looks {interval_s:g} s apart and a logout; Ctrl-C leaves", file=sys.stderr)
     logout = Logout(folder, interval_s)
     proof = prove(folder, interval_s=interval_s, rehearse=logout, tell=_silent if args.json else _tell)
     if args.json:
         print(as_json(msgspec.to_builtins(proof)))
     elif proof.ok:
-        print(f"{proof.name} lives, grows and survives a logout; evidence in {proof.evidence}")
+        print(f"{name} lives, grows and survives a logout; evidence in {proof.evidence}")
     else:
         failed = ", ".join(one.name for one in proof.checks if not one.ok)
-        print(f"{proof.name} is NOT proved ({failed}); evidence in {proof.evidence}")
+        print(f"{name} is NOT proved ({failed}); evidence in {proof.evidence}")
     return 0 if proof.ok else 1
 
 

@@ -77,6 +77,9 @@ def stop(words: list[str]) -> int:
     one = client.status(folder)
     if one["state"] not in client.ENDED:
         client.request_stop(folder, now=args.now)
+        from overnight import launch
+
+        launch.help_stop(folder)
         if args.no_wait:
             if one["stale"]:
                 adopter(folder)()

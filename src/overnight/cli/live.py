@@ -18,9 +18,7 @@ from typing import Any, Self
 from unicodedata import combining, east_asian_width
 
 from overnight.cli.terminal import drawable, size
-
-CLOCKS = frozenset({"updated_at", "active_s", "elapsed_s", "silent_s", "cost"})
-"""Fields that grow by themselves: a status that differs only in these has not changed."""
+from overnight.kept import MOVING
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -123,7 +121,7 @@ class _Out:
 
 
 def _bare(one: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in one.items() if key not in CLOCKS}
+    return {key: value for key, value in one.items() if key not in MOVING}
 
 
 class _Documents(_Out):

@@ -97,6 +97,10 @@ def _count_lines(path: str, start: int) -> str | None:
 # -- its end ---------------------------------------------------------------------------------------------------------
 
 
+HINT_BEGINS = "a restart may mend this"
+"""How the hint of ``lifecycle.HINT`` begins; importing that would cost every verb 20 ms."""
+
+
 def farewell(folder: RunFolder, one: client.Status, *, colours: bool = False) -> str:
     """Return how a run ended, and on lines of their own what else its owner should know."""
     lines = [ending(one), *(f"  {text}" for text in remarks(folder, one))]
@@ -116,6 +120,7 @@ def remarks(folder: RunFolder, one: client.Status) -> list[str]:
     found = [_killed(folder) if one["state"] == "stopped" and one["signal"] == "SIGKILL" else None]
     if one["state"] in ("failed", "gave_up"):
         found.append(f"see `overnight logs {folder.name} -n {CRASH_LINES}`")
+        found += [str(note) for note in one.get("notes") or () if str(note).startswith(HINT_BEGINS)]
     found.append(unread(folder, one))
     return [text for text in found if text]
 

@@ -23,7 +23,7 @@ from overnight.cli.render import (
     thousands,
 )
 from overnight.kept import ENDED
-from overnight.patience import hooks_left
+from overnight.patience import hooks_left, kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def status_text(
 def _trouble(one: Status, now: float) -> list[str]:
     if one["foreign"]:
         return ["it is kept on another machine; from here nobody can tell whether it lives"]
-    if one["stale"]:
+    if one["stale"] and one["state"] not in ENDED:
         return ["its guard, shim and supervisor are gone; a new supervisor finds out what became of it"]
     found = []
     if one["unguarded"]:
@@ -102,7 +102,8 @@ def _trouble(one: Status, now: float) -> list[str]:
         found.append(f"backoff: next attempt in {wait_s:.0f} s")
     left = hooks_left(one)
     if left and one["state"] in ENDED:
-        found.append(f"{left} hook{'s are' if left > 1 else ' is'} still going on")
+        going_on = "still going on" if kept(one) else "not known to have ended; a new supervisor looks after that"
+        found.append(f"{left} hook{'s are' if left > 1 else ' is'} {going_on}")
     return found
 
 

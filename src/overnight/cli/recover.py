@@ -56,7 +56,7 @@ def _all(home: str) -> list[RunFolder]:
 
 def _say(one: recovery.Outcome) -> None:
     stream = sys.stderr if one.result == "failed" else sys.stdout
-    print(f"{one.name}: {harmless(one.text)}", file=stream, flush=True)
+    print(f"{harmless(one.name)}: {harmless(one.text)}", file=stream, flush=True)
 
 
 def enable(words: list[str]) -> int:

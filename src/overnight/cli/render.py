@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from overnight.kept import ENDED
 from overnight.patience import hooks_failed
 
 TYPE_CHECKING = False
@@ -142,7 +143,7 @@ def plain_state(one: Status) -> str:
     """Return the state with its cause: "stopped (nonfinite)"."""
     if one.get("foreign"):
         return f"{one['state']} elsewhere"
-    if one.get("stale") and one["state"] not in ("failed", "damaged"):
+    if one.get("stale") and one["state"] not in (*ENDED, "damaged"):
         return f"{one['state']}, unkept"
     cause = one["cause"]
     return f"{one['state']} ({harmless(cause)})" if cause and one["state"] != "damaged" else str(one["state"])
