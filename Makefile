@@ -14,7 +14,8 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
 # program:Debian package that brings it. Tests that need one that is not there are skipped and say so.
-PROGRAMS := sshd:openssh-server ssh:openssh-client unshare:util-linux ps:procps script:bsdutils tmux:tmux
+PROGRAMS := sshd:openssh-server ssh:openssh-client unshare:util-linux ps:procps script:bsdutils tmux:tmux \
+  faketime:faketime
 
 .PHONY: demo test test-long lint bench clean programs
 .DELETE_ON_ERROR:

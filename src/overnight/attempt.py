@@ -49,6 +49,8 @@ class Attempt:
         self.command: Identity | None = None
         self.started_at: float | None = None
         self.targets: dict[int, Identity] = {}
+        self.program: str | None = None  # what the command was when a training below it was seen last
+        self.grew_before = self.ended_young = False
         self.seen: set[int] = set()
         self.target_exit: Exit | None = None
         self.target_ended_at = 0.0
@@ -61,13 +63,24 @@ class Attempt:
         self.ended_s: float | None = None
 
     def request(self, position: tuple[int, int], keepers: Keepers) -> None:
-        """Write the start request down and wake the shim. Doing it again changes nothing."""
+        """Write the start request down and wake the shim. Doing it again changes nothing.
+
+        OSError where the disk holds not even this; the ballast is given up for it.
+        """
         if self.withdrawn_at is None and not self.files.start_json.exists():
-            self.files.path.mkdir(mode=0o700, exist_ok=True)
-            self.wake.watch_folder(self.files.path)  # before the shim can see the wish: its answer comes at once
-            write_json(self.files.start_json, self._order(position), fsync=True)
+            try:
+                self._wish(position)
+            except OSError:
+                if not self.folder.drop_ballast():
+                    raise
+                self._wish(position)
         self.wake.watch_folder(self.files.path)
         keepers.ask()
+
+    def _wish(self, position: tuple[int, int]) -> None:
+        self.files.path.mkdir(mode=0o700, exist_ok=True)
+        self.wake.watch_folder(self.files.path)  # before the shim can see the wish: its answer comes at once
+        write_json(self.files.start_json, self._order(position), fsync=True)
 
     def look_started(self) -> bool:
         """Learn the command's process; True once it is known."""
@@ -161,6 +174,7 @@ class Attempt:
         # In its first moments it is still a fork of the shim, or a script of a version manager that will exec.
         young = self.active_s() < YOUNG_S
         self.leads_on = young or bool(found.shells or found.launchers) or targets.leads_on(self.command.pid)
+        self._look_at_itself()
         for pid in found.pids:
             who = processes.identify(pid)
             forked = young and targets.leads_on(pid)  # of a shell, and not yet the program it is going to be
@@ -188,15 +202,39 @@ class Attempt:
             return  # it has just ended: nobody would tell, and the next look may find another
         self.targets[who.pid] = who
         self.seen.add(who.pid)
+        self.program = None if self.command is None else processes.exe(self.command.pid)
         if self.target_exit is not None and who.start_ticks / os.sysconf("SC_CLK_TCK") >= self.target_ended_at - 0.02:
-            # The command went on to a next program: how the one before it ended was the command's own affair.
-            self.target_exit = None
-            self.say("target_started", attempt=self.number, pid=who.pid)
+            self._went_on(who.pid)
 
-    def target_ended(self, pid: int) -> None:
+    def _look_at_itself(self) -> None:
+        """Learn whether the command has become another program since: a version manager's script that did its work."""
+        if self.command is None or self.target_exit is None or self.program is None:
+            return
+        now = processes.exe(self.command.pid)
+        if now is not None and now != self.program:
+            self._went_on(self.command.pid)
+
+    def _went_on(self, pid: int) -> None:
+        """The command went on to a next program: how the one before it ended was the command's own affair."""
+        self.target_exit = None
+        self.say("target_started", attempt=self.number, pid=pid)
+
+    def target_of(self, log_grew_at: float | None) -> Exit | None:
+        """Return how the training below the command ended, as far as that tells something about the run.
+
+        One that ended young and without a word, before the command itself went on to print, was a helper of the
+        command: a version manager asks another program for the interpreter's path, for instance.
+        """
+        helper = self.ended_young and not self.grew_before and (log_grew_at or 0.0) > self.target_ended_at
+        return None if helper else self.target_exit
+
+    def target_ended(self, pid: int, log_grew_at: float | None) -> None:
         """A training process ended: note how, if the kernel still tells."""
         if pid not in self.targets:
             return
+        self.looked_at = 0.0  # what the command does next is looked at soon
+        self.grew_before = log_grew_at is not None and log_grew_at > self.wished_at
+        self.ended_young = self.active_s() < YOUNG_S
         handle = self.wake.pidfd(pid)
         how = processes.exit_of(handle, pid) if handle is not None else None
         how = how or self._reaped(pid)

@@ -7,6 +7,7 @@ of its turns and hears what came of them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,16 @@ class Attempts:
         """Ask for attempt ``number``; its log begins at ``position`` (source, offset)."""
         self.resume_at = None
         self.current = Attempt(number, folder=self.folder, spec=self.spec, wake=self.wake, say=self.facts.say)
-        self.current.request(position, self.keepers)
+        self._ask(self.current, position)
+
+    def _ask(self, attempt: Attempt, position: tuple[int, int]) -> None:
+        """Ask the shim for the attempt; on a full disk that is tried again, for one day there is room."""
+        try:
+            attempt.request(position, self.keepers)
+        except OSError as error:
+            if attempt.number == 1 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.facts.note(f"attempt {attempt.number} cannot be asked for: {error.strerror}; free some space")
 
     def stop(self, order: StopOrder) -> None:
         """Begin the ladder."""
@@ -151,18 +161,18 @@ class Attempts:
         if not adopting:
             if not self.keepers.alive() and boot_clock() - attempt.wished_at >= UNKEPT_S:
                 self.keep_again()
-            attempt.request(position, self.keepers)
+            self._ask(attempt, position)
         elif not self.keepers.alive():
             attempt.give_up("guard and shim were killed before they could start the command")
         return False
 
-    def look(self, woke: Woke) -> None:
+    def look(self, woke: Woke, log_grew_at: float | None) -> None:
         """See who has ended."""
         attempt = self.current
         if attempt is None:
             return
         for pid in woke.exits:
-            attempt.target_ended(pid)
+            attempt.target_ended(pid, log_grew_at)
         for text in self.keepers.deaths(woke.exits):
             self.facts.note(text)
         told = (
@@ -207,12 +217,11 @@ class Attempts:
             self.facts.attempt_ended(attempt.line(), attempt.exit, monitor, attempt.active_s(), finding)
         self.stopping = self.remains = None
 
-    def finding(self, how: Exit) -> Finding | None:
+    def finding(self, how: Exit, target: Exit | None) -> Finding | None:
         """Return why the attempt ended, if nobody had asked it to and it did not end well."""
         attempt = self.current
         if attempt is None or attempt.command is None or self.stopping is not None:
             return None
-        target = attempt.target_exit
         if how.exit_code == 0 and (target is None or (target.signal is None and target.exit_code in (0, None))):
             return None
         return postmortem.examine(

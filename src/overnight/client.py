@@ -59,11 +59,23 @@ def find_home(environ: Mapping[str, str] = os.environ) -> str:
     state = environ.get("XDG_STATE_HOME") or ""
     usual = os.path.join(state if os.path.isabs(state) else "~/.local/state", "overnight")
     asked = environ.get("OVERNIGHT_HOME") or usual
-    found = os.path.expanduser(asked)
+    # An empty HOME is no home: what the user's record says is.
+    found = os.path.expanduser(asked) if environ.get("HOME") != "" else _home_of_record(asked)
     if found.startswith("~"):  # somebody unknown here, or a container's user without a name and without HOME
         raise UsageError(f"there is no home folder for runs in {asked}; set OVERNIGHT_HOME to a folder")
     # A working folder that was deleted has no name, and an absolute home needs none.
     return found if os.path.isabs(found) else os.path.join(os.getcwd(), found)
+
+
+def _home_of_record(path: str) -> str:
+    import pwd
+
+    if not path.startswith("~/"):
+        return path
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir + path[1:]
+    except KeyError:
+        return path
 
 
 # -- many runs -------------------------------------------------------------------------------------------------------

@@ -36,7 +36,10 @@ def check_name(name: str) -> str:
 
 def utc(at: float | None = None) -> str:
     """Return seconds since the epoch as an RFC 3339 time in UTC with milliseconds."""
-    moment = datetime.fromtimestamp(time.time() if at is None else at, tz=UTC)
+    try:
+        moment = datetime.fromtimestamp(time.time() if at is None else at, tz=UTC)
+    except (ValueError, OverflowError, OSError):  # somebody's number in a file, or a clock that is set to nonsense
+        moment = datetime.max.replace(tzinfo=UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 

@@ -33,6 +33,7 @@ DRAIN_PARTS = 16
 TERM_S = 5.0
 KILL_S = 5.0
 LOOK_S = 0.05
+DAY_S = 86400.0  # the longest that one poll is asked to wait; it takes no more than 24 of them
 WRITE_AGAIN_S = (0.0, 1.0, 5.0, 20.0)
 
 
@@ -90,7 +91,7 @@ class Hook:
     def wait(self, until: float) -> bool:
         """Talk with it until it ends, at most until this time of the monotonic clock; True if it has ended."""
         while not self.ended and (left_s := until - time.monotonic()) > 0:
-            for handle, _event in self.poll.poll(left_s * 1000.0):
+            for handle, _event in self.poll.poll(min(left_s, DAY_S) * 1000.0):
                 if handle == self.feed:
                     self._write()
                 elif handle == self.out:

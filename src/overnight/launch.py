@@ -215,12 +215,16 @@ def revoke(folder: RunFolder) -> None:
     clearing.kill_all([], run_dir=folder.path)
 
 
+_adopters: list[subprocess.Popen[bytes]] = []
+"""They are never waited for, outlive us as a rule, and one that is dropped early warns."""
+
+
 def adopt(folder: RunFolder) -> None:
     """Start a supervisor for a run without keepers; it settles what happened, or watches a training that is alive."""
     if read_json(folder.run_json) is None:  # FolderError with a sentence of its own if it is damaged
         raise FolderError(f"{folder.run_json} is gone; restore it: without it the run cannot be settled")
     with folder.supervisor_log.open("ab") as log:
-        subprocess.Popen(
+        adopter = subprocess.Popen(
             [*supervisor_argv(folder)[:-1], "--adopt", str(folder.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -229,6 +233,7 @@ def adopt(folder: RunFolder) -> None:
             start_new_session=True,
             env={**os.environ, "OVERNIGHT_ROLE": "supervisor"},
         )
+    _adopters[:] = [*(one for one in _adopters if one.poll() is None), adopter]
 
 
 def supervisor_argv(folder: RunFolder) -> list[str]:

@@ -193,13 +193,16 @@ def _ended_well(state: RunState, event: Ended, plan: Plan) -> Decision:
         if found.text != describe(crash):
             text += f": {found.text}"
         return _again(state, event, plan, msgspec.structs.replace(found, text=text), otherwise="failed")
-    if plan.steps is not None:
+    if plan.steps is not None and not plan.folded:
         at = "before its first step" if plan.last_step is None else f"at step {plan.last_step}"
         early = Finding(
             cause="ended_early", text=f"exited 0 {at} of {plan.steps} planned", restartable=plan.last_step is not None
         )
         return _again(state, event, plan, early, otherwise="failed")
-    return _end(state, "finished", "completed", "exited 0", event.exit)
+    text = "exited 0"
+    if plan.steps is not None:
+        text += f"; its steps went back on the way, so nobody can tell whether all {plan.steps} were made"
+    return _end(state, "finished", "completed", text, event.exit)
 
 
 def _again(state: RunState, event: Ended, plan: Plan, found: Finding, *, otherwise: State) -> Decision:

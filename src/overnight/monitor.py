@@ -66,7 +66,7 @@ class Monitor:
         self.tails: dict[int, Tail] = {}
         self.memories: dict[str, dict[str, Any]] = {}
         self.attempt = 0
-        self.segment = self.meter.segment
+        self.segment = self._first_segment = self.meter.segment
         self.state = RunState()
         self.sick_since: int | None = None
         self.restarts = restarts
@@ -88,7 +88,7 @@ class Monitor:
             return
         self.attempt = number
         self.meter.begin_attempt()
-        self.segment = self.meter.segment
+        self.segment = self._first_segment = self.meter.segment
         self.sniffer = Sniffer(self.make_readers())
         self.sick_since = None
         self.phase = self._moved_to = None
@@ -153,6 +153,7 @@ class Monitor:
             steps=self.figures.steps,
             interval=meter.interval or 1,
             last_step=meter.last_step,
+            folded=meter.segment > self._first_segment,
             restarts=self.restarts,
             backoff_s=self.backoff_s,
         )
@@ -178,6 +179,7 @@ class Monitor:
             "remembered": dict(self.remembered),
             "attempt": self.attempt,
             "segment": self.segment,
+            "first_segment": self._first_segment,
             "sick_since": self.sick_since,
         }
 
@@ -190,10 +192,12 @@ class Monitor:
         meter.restore(state["meter"])
         attempt, segment, sick_since = state["attempt"], state["segment"], state["sick_since"]
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
+        first_segment = state.get("first_segment", segment)
         phase, moved_to, remembered = state.get("phase"), state.get("moved_to"), dict(state.get("remembered", {}))
         # Only now, when all of it was understood: half a state would be worse than none.
         self.tails, self.sniffer, self.meter = tails, sniffer, meter
         self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
+        self._first_segment = first_segment
         self.phase, self._moved_to, self.remembered = phase, moved_to, remembered
         self._forget()
         for name, memory in memories.items():  # over what a fresh one holds, for an older version may know less

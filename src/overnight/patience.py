@@ -5,6 +5,7 @@ Statuses are values here, as ``client`` returns them; nothing is read but the ke
 
 from __future__ import annotations
 
+import os
 import time
 
 from overnight.errors import FolderError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 STALE_EVERY_S = 5.0
 POLL_S = 0.25
+LONGEST_S = 86400.0
 
 HOOKS_UNKEPT_S = 5.0
 """Nobody runs the hooks of an ended run that has had no supervisor for this long."""
@@ -56,6 +58,8 @@ def over(one: Status) -> bool:
     """
     if one["state"] not in ENDED:
         return False
+    if os.environ.get("OVERNIGHT_ROLE") == "hook" and os.environ.get("OVERNIGHT_RUN_ID") == one["name"]:
+        return True  # asked by one of its hooks, which would wait for itself
     busy = one.get("hooks") is not None and one["supervisor"]["alive"]
     return not busy and not (hooks_left(one) and kept(one))
 
@@ -115,7 +119,10 @@ class FolderWatch:
 
         handles = [handle for handle in (self._inotify, bell) if handle is not None]
         most_s = most_s if self._inotify is not None else min(most_s, POLL_S)
-        if self._inotify in select.select(handles, (), (), max(0.001, most_s))[0] and self._inotify is not None:
+        if (
+            self._inotify in select.select(handles, (), (), min(max(0.001, most_s), LONGEST_S))[0]
+            and self._inotify is not None
+        ):
             list(self._inotify.read(timeout=0))
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,7 @@ def explain(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
         if value is not None and setting.metavar == "TIME":
             shown = f"{value:g} s"
         if value is not None and setting.name == "until":
-            shown = datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
+            shown = time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(value))
         if value is None and setting.name.startswith("action_"):
             shown = "the rule's own"
         if value is None and setting.name == "max_loss":

@@ -76,12 +76,14 @@ Reached = tuple[float, int]
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of a healthy run looks like: ``steps`` planned, ``interval`` steps between two progress lines.
 
-    ``restarts`` are allowed in all, the first after ``backoff_s`` seconds.
+    ``folded`` says that the steps went back within the attempt: a program that counts anew in each epoch cannot be held
+    to a number of steps. ``restarts`` are allowed in all, the first after ``backoff_s`` seconds.
     """
 
     steps: int | None = None
     interval: int = 1
     last_step: int | None = None
+    folded: bool = False
     restarts: int = 0
     backoff_s: float = 2.0
 

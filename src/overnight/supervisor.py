@@ -195,7 +195,7 @@ class Supervisor:
         self.progress.tick(self.slept_s)
         if self._placed():
             self._read()
-        self.attempts.look(woke)
+        self.attempts.look(woke, self.intake.grew_at)
         self._obey(woke)
         self._ask_time()
         self._step()
@@ -297,11 +297,12 @@ class Supervisor:
         self._read_all()
         if self.spec.recover and self.monitor.state.state == "running" and shutting_down():
             self._happen(Request(kind="stop", by="shutdown", at=how.at))
-        finding = self.attempts.finding(how)
+        target, started = attempt.target_of(self.intake.grew_at), attempt.executed()
+        finding = self.attempts.finding(how, target)
         luck, reached = random.random(), self.monitor.reached()  # noqa: S311 - no secret
-        target, started = attempt.target_exit, attempt.executed()
         self._happen(Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck))
         self.attempts.close(self.monitor, finding)
+        self.intake.space.release()
         if self.monitor.state.state == "backoff":
             self._tell("restart", **self.attempts.why_again())
 
@@ -360,7 +361,7 @@ class Supervisor:
 
     def _see_out(self) -> None:
         """The run is over: publish that, run the hooks that were asked for, take what is left in the inbox."""
-        self.intake.commit(at_last=True)
+        self.intake.close()  # and gives back the space that it kept ahead of the log: the hooks may need it
         self.facts.sync()  # a hook may turn the machine off
         self.hooks.end(boot_clock())
         woke = Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
@@ -373,7 +374,6 @@ class Supervisor:
                 break
             wait_s = self.hooks.next_look_s(boot_clock())
             woke = self.wake.sleep(TIMER_S if wait_s is None else min(TIMER_S, wait_s))
-        self.intake.close()
         self.facts.sync()
         self.folder.drop_ballast()
 

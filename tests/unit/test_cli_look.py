@@ -90,7 +90,7 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "step 20 /data/ckpt-20 valid healthy",
         "/data/output.log",
         "critical nonfinite step 21 -> terminate: the loss is NaN",
-        "2: y, steps None to None, ended by SIGSEGV",
+        "2: y, no steps, ended by SIGSEGV",
         "killed and is back",
     ):
         assert part in " ".join(shown.split())
@@ -343,8 +343,8 @@ def test_status_says_what_a_night_adds() -> None:
         "exit after the last step within 1m30s (--exit-limit)",
         "restarts 1 of 3 used",
         "log ends Traceback RuntimeError: bad",
-        "1: x, steps None to None, exit code 1 (crash): exited with code 1",
-        "2: y, steps None to None, ended by SIGSEGV (crash): was ended by SIGSEGV",
+        "1: x, no steps, exit code 1 (crash): exited with code 1",
+        "2: y, no steps, ended by SIGSEGV (crash): was ended by SIGSEGV",
         "note user: watch the loss after step 4000",
     ):
         assert part in flat(shown), part

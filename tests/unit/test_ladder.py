@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight.ladder import GROWTH_S, NEXT, Ladder, Look
+from overnight.ladder import GROWTH_S, NEXT, Ladder, Look, talked
 
 BEGAN = 1000.0
 
@@ -159,3 +159,18 @@ def test_whoever_asks_when_told_to_sees_the_end_in_time(
     assert now - BEGAN <= grace_s + extra_s + 0.6
     if not urges:
         assert now - BEGAN >= grace_s - 1e-6
+
+
+def test_a_hang_that_always_talked_is_not_answering() -> None:
+    seen = after(30.0, log_grew_at=5.0)
+    assert rung(ladder(hangs=True).climb(seen)) is None
+    assert rung(ladder(hangs=True, talks=True).climb(seen)) == "other"
+    assert rung(ladder(hangs=True, talks=True).climb(after(30.0, file_grew_at=5.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "limits", "expected"),
+    [(3.0, (3.0, None), False), (2.0, (3.0, None), True), (59.0, (None,), True), (61.0, (None,), False)],
+)
+def test_talked(ago_s: float, limits: tuple[float | None, ...], expected: bool) -> None:
+    assert talked(BEGAN - ago_s, BEGAN, limits) == expected

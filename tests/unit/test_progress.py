@@ -142,3 +142,11 @@ def test_programs_that_print_no_step_move_with_every_record() -> None:
     night.turn(5.0, "loss: 3.0")
     night.turn(5.0, "loss: 2.9")
     assert night.progress.silent_s() == 0.0
+
+
+def test_a_file_begun_before_the_last_step_is_no_save_of_now() -> None:
+    night = Night()
+    night.steps(1, 5, 0.25)
+    assert night.progress.quiet(saving=True).phase == "saving"
+    night.steps(6, 7, 0.25)
+    assert night.progress.quiet(saving=True).phase is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +78,7 @@ def stop(words: list[str]) -> int:
     folder = client.find(client.find_home(), args.name, for_stop=True)
     one = client.status(folder)
     if one["state"] not in client.ENDED:
-        client.request_stop(folder, now=args.now)
+        _ask(folder, now=args.now)
         from overnight import launch
 
         launch.help_stop(folder)
@@ -92,6 +94,25 @@ def stop(words: list[str]) -> int:
             return INTERRUPTED
     print(as_json(one) if args.json else farewell(folder, one, colours=colours()))
     return 0
+
+
+def _ask(folder: RunFolder, *, now: bool) -> None:
+    """Ask for the stop; where the disk has no room for the request, by a signal to whoever would have read it."""
+    try:
+        client.request_stop(folder, now=now)
+    except OSError as error:
+        from overnight import processes
+        from overnight.cli import lastresort
+
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        if now:
+            lastresort.end(folder)
+            return
+        who: Any = (client.read_object(str(folder.shim_json)) or {}).get("supervisor")
+        if not client.alive(who) or not processes.send(who["pid"], who["start_ticks"], signal.SIGTERM):
+            raise
+        print(f"overnight: {error.strerror}: its supervisor is told by a signal instead", file=sys.stderr)
 
 
 def _stopped(folder: RunFolder, *, now: bool) -> dict[str, Any]:
@@ -261,6 +282,8 @@ def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
         return "is kept on another machine; clean it there"
     if force and one["stale"] and not _training_lives(folder):
         return None
+    if one["stale"] and one["state"] not in client.ENDED and not force:
+        one = _settled(folder, one)
     if one["state"] not in client.ENDED:
         return f"is {one['state']}; `overnight stop {folder.name}` first"
     until = time.monotonic() + KEEPERS_LEAVE_S
@@ -270,6 +293,16 @@ def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
         time.sleep(0.05)
         one = client.status(folder)
     return None
+
+
+def _settled(folder: RunFolder, one: client.Status) -> client.Status:
+    """Return the status of a run that nobody keeps once it is known to have ended, or as it is some seconds later."""
+    adopter(folder)()
+    until = time.monotonic() + KEEPERS_LEAVE_S
+    while one["state"] not in client.ENDED and time.monotonic() < until:
+        time.sleep(0.05)
+        one = client.status(folder)
+    return one
 
 
 def _obstacle_damaged(folder: RunFolder, one: dict[str, Any], *, named: bool) -> str | None:

@@ -81,11 +81,13 @@ class Bell:
 
 def sleep(seconds: float, bell: int) -> None:
     """Sleep, until the bell rings at most."""
-    select.select([bell], (), (), seconds)
+    select.select([bell], (), (), min(seconds, 86400.0))
 
 
 def _check_reader() -> None:
     """Raise BrokenPipeError if nobody reads a pipe any more: without a change to print, it would never be noticed."""
+    if sys.stdout is None:
+        raise BrokenPipeError
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

@@ -30,6 +30,9 @@ STATUS_EXAMPLES = """\
 
 SHOWN_LINES = 5
 WATCH_S, LEAST_S = 2.0, 0.1
+
+SETTLED_AT_ONCE = 5
+"""So many supervisors does one `ls` start at most for runs that were killed with all that kept them."""
 ATTACH_EVERY_S = 10.0
 
 
@@ -44,6 +47,9 @@ def ls(words: list[str]) -> int:
     if args.watch:
         return _watch_all(home, interval_s, json_lines=args.json)
     runs = client.list_runs(home, full=args.json)
+    unkept = [one["name"] for one in runs if one["stale"] and one["state"] in client.STATES - client.ENDED]
+    for name in unkept[:SETTLED_AT_ONCE]:  # everything of it was killed: this look has it written down
+        settle(client.find(home, name, whole=True))
     print(as_json(runs) if args.json else _list(home, runs))
     return 0
 

@@ -316,7 +316,8 @@ def _verdicts(one: Status, width: int) -> list[str]:
 
 def _attempt(each: Status) -> str:
     ended = _exit_words(each) or ("" if each.get("cause") else ", going on")
-    steps = f"steps {each.get('first_step')} to {each.get('last_step')}"
+    first, last = each.get("first_step"), each.get("last_step")
+    steps = "no steps" if first is None and last is None else f"steps {first} to {last}"
     why = f" ({each['cause']})" if each.get("cause") else ""
     text = f": {each['cause_text']}" if each.get("cause_text") else ""
     return f"{each.get('n')}: {each.get('started_at') or 'not started'}, {steps}{ended}{why}{text}"
