@@ -80,14 +80,16 @@ class Place:
         expect(done.returncode in codes, f"`{shown}` to exit {wanted}", f"exit code {done.returncode}. {said}")
         return done.stdout
 
-    def start(self, name: str, *training: str, checkpoints: str, codes: tuple[int, ...] = ()) -> None:
+    def start(
+        self, name: str, *training: str, checkpoints: str, flags: tuple[str, ...] = (), codes: tuple[int, ...] = ()
+    ) -> None:
         """Launch one training under a name; ``codes`` besides 0 where it may be over before ``run`` returns."""
         self.names.append(name)
         figures = ["--params", str(SHAPE.matmul_parameters), "--tokens-per-step", str(SHAPE.tokens_per_step)]
         command = [sys.executable, "-m", "overnight.demo.train", "--horizon", str(HORIZON)]
         command += ["--save-every", str(SAVE_EVERY), "--checkpoints", str(self.folder / checkpoints), *training]
         figures += ["--peak-tflops", f"{self.peak_tflops:.6f}", "--checkpoints", str(self.folder / checkpoints)]
-        self.overnight("run", "--name", name, *figures, "--", *command, codes=(0, *codes))
+        self.overnight("run", "--name", name, *figures, *flags, "--", *command, codes=(0, *codes))
 
     def status(self, name: str) -> dict[str, Any]:
         """Return ``overnight status NAME --json``."""

@@ -6,6 +6,7 @@ run and logs are read is in ``place.py``; what is trained in ``train.py``.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -138,8 +139,34 @@ def exact_resume(place: Place) -> Iterator[str]:
     yield f"So do all weights and both moments of AdamW at step {end}: SHA-256 {digest}... twice."
 
 
+def started_again(place: Place) -> Iterator[str]:
+    """Stage 6: the training itself is killed; it is started again and ends as if nothing had happened."""
+    end = place.newest("unbroken")
+    flags = ("--steps", str(end), "--restarts", "3", "--backoff", "0.3s", "--on-end", "cat > told.json")
+    place.start("killed", "--steps", str(end), "--slow", str(SLOW_MS), checkpoints="killed", flags=flags)
+    place.until("a first checkpoint", lambda: saves.steps_saved(place.folder / "killed") or None)
+    pid = int(place.status("killed")["pid"])
+    os.kill(pid, signal.SIGKILL)
+    place.overnight("wait", "killed", codes=(0,))
+    status = place.status("killed")
+    first, second = status["attempts"]
+    expect(first["signal"] == "SIGKILL", "the first attempt to be ended by SIGKILL", first["signal"])
+    digests = [
+        model.digest(saves.load(saves.path_of(place.folder / name, end)).weights) for name in ("killed", "unbroken")
+    ]
+    expect(digests[0] == digests[1], f"weights with SHA-256 {digests[1][:16]} at step {end}", digests[0][:16])
+    told = json.loads((place.folder / "told.json").read_text())
+    expect(told["state"] == "finished", "the hook to hear of a finished run", told["state"])
+    yield (
+        f"Training process {pid} got SIGKILL at step {first['last_step']}. It was started again by itself, went on at "
+        f"step {second['first_step']} from its checkpoint, and finished: `wait` exits 0."
+    )
+    yield f"Its weights at step {end} equal those of the run that was never killed: SHA-256 {digests[0][:16]}..."
+    yield f"`--on-end` told once how it ended: {told['state']} after {told['restarts_used']} restart."
+
+
 def poisoned(place: Place) -> Iterator[str]:
-    """Stage 6: a loss that is no number ends the run on its line, and no bad weights are saved."""
+    """Stage 7: a loss that is no number ends the run on its line, and no bad weights are saved."""
     place.start(
         "poisoned", "--steps", "4000", "--seed", "2", "--slow", str(SLOW_MS), "--nan-at", str(NAN_AT),
         checkpoints="poisoned", codes=(104,),
@@ -171,6 +198,7 @@ STAGES: tuple[tuple[str, Stage], ...] = (
     ("the supervisor is killed with -9", killed_supervisor),
     ("a stop with its final checkpoint", graceful_stop),
     ("a resume that equals an unbroken run, bit for bit", exact_resume),
+    ("the training itself is killed with -9", started_again),
     ("a loss that is no number", poisoned),
 )
 
@@ -193,7 +221,7 @@ def say(text: str, indent: str = "   ") -> None:
 
 
 def farewell(place: Place, *, keep: bool) -> None:
-    """Stage 7: where to look next."""
+    """Where to look next: the last thing that is printed."""
     if keep:
         say("The runs are kept. Type this once, then look around:")
         commands = [

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from overnight.readers.numbers import parse_number
+from overnight.readers.numbers import parse_printed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ _NO_UNIT: Mapping[str, int] = {"": 0}
 
 PARTIAL_WORDS = frozenset(
     name[:length]
-    for name in (*_NAMES, "step", "iter", "nan", "inf", "time")
+    for name in (*_NAMES, "step", "iter", "nan", "inf", "qnan", "snan", "ind", "time")
     for length in range(1, len(name) + 1)
     if name[length - 1].isalpha()
 )
@@ -106,7 +106,7 @@ def field_value(field: str, text: str | None, unit: str | None) -> float | None:
     exponent = exponent_of(field, unit)
     if exponent is None:
         return None
-    value = parse_number(text, exponent)
+    value = parse_printed(text, exponent)
     if field == "mfu" and value is not None and value < 0:
         return None
     return value

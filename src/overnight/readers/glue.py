@@ -61,11 +61,11 @@ def segments(text: str, marks: Iterable[re.Match[str]]) -> list[Segment]:
 def touches(text: str, value_end: int, segment: Segment, *, cut: bool) -> bool:
     """Return whether a value that ends at ``value_end`` touches the next record or the place where the line was cut.
 
-    A comma does not part them: it may be the first half of a thousands comma.
+    A comma or a period does not part them: it may be the first half of a thousands comma or of a fraction.
     """
     if segment.end == len(text) and not cut:
         return False
-    return text[value_end : segment.end] in {"", ","}
+    return text[value_end : segment.end] in {"", ",", "."}
 
 
 def _last_words(text: str, end: int) -> str:

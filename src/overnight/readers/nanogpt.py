@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from overnight.events import Record
 from overnight.readers.fields import UNIT, field_of, field_value
 from overnight.readers.glue import Segment, segments, touches
-from overnight.readers.numbers import NUMBER, PLAIN, parse_number
+from overnight.readers.numbers import CLOSERS, PLAIN, PRINTED, VALUE_END, parse_printed
 
 if TYPE_CHECKING:
     from overnight.tail import Line
@@ -25,11 +25,10 @@ _MARK = re.compile(
     r"iter[ ]{1,16}(?P<iter>[0-9]{1,18}):[ ]{1,16}loss(?=[ \d])"
     r"|step[ ]{1,16}(?P<step>[0-9]{1,18}):[ ]{1,16}train loss(?=[ \d])"
 )
-_END = r"(?=[\s;|)]|,(?![0-9])|$)"
-_LOSS = re.compile(rf"[ ]{{1,8}}({NUMBER}){_END}")
+_LOSS = re.compile(rf"[ ]{{1,8}}({PRINTED}){VALUE_END}")
 _FIELD = re.compile(
     rf",[ ]{{0,8}}(?P<key>[A-Za-z_][A-Za-z0-9_/]{{0,63}}(?:[ ][A-Za-z_][A-Za-z0-9_/]{{0,63}})?)[ ]{{1,8}}"
-    rf"(?P<number>{NUMBER})(?P<unit>{UNIT})?{_END}"
+    rf"(?P<number>{PRINTED})(?P<unit>{UNIT})?{VALUE_END}"
 )
 
 
@@ -79,17 +78,17 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     values: dict[str, float | None] = {}
     extra: dict[str, float | str] = {}
     found = _LOSS.match(text, mark.end(), segment.end)
-    loss = parse_number(found[1]) if found is not None else None
-    open_end: int | None = mark.end() if found is None else found.end()
+    loss = parse_printed(found[1]) if found is not None else None
+    open_end = mark.end() if found is None else _open_end(found, found[1])
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
-        open_end = match.end() if unit is None else None
+        open_end = _open_end(match, unit or number)
         field = "dt_s" if key == "time" else field_of(key)
         value = field_value(field, number, unit)
         if not field or field == "rank":
             last = key
-            extra.setdefault(key, f"{number}{unit}" if value is None else value)
+            extra.setdefault(key, f"{number}{unit or ''}" if value is None else value)
         else:
             last = "dt_s" if field == "dt_ms" else field
             values.setdefault(last, value)
