@@ -6,10 +6,11 @@ sentence for the user is made by the caller, who knows the setting and where it 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 
 UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -19,6 +20,7 @@ _DURATION = re.compile(
 )
 _COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKmMbBgGtT]?)", re.ASCII)
 LARGEST = 10**18
+TEN_YEARS_S = 3.2e8
 
 
 class RefusedError(ValueError):
@@ -36,15 +38,20 @@ def number(raw: object) -> float:
 
 
 def duration_s(raw: object) -> float:
-    """Return seconds above zero: 90s, 10m, 2h, 1h30m; a plain number is seconds already."""
+    """Return seconds above zero: 90s, 10m, 2h, 1h30m; a plain number is seconds already.
+
+    RefusedError for more than ten years, which no clock of a run can hold.
+    """
+    value = raw
     if isinstance(raw, str) and (text := raw.strip().lower()) and text[-1] in UNITS_S:
         parts = _DURATION.fullmatch(text)
         if parts is None:
             raise ValueError(raw)
-        return number(
-            sum(float(part) * unit for part, unit in zip(parts.groups(), UNITS_S.values(), strict=True) if part)
-        )
-    return number(raw)
+        value = sum(float(part) * unit for part, unit in zip(parts.groups(), UNITS_S.values(), strict=True) if part)
+    seconds = number(value)
+    if seconds > TEN_YEARS_S:
+        raise RefusedError("is longer than ten years")
+    return seconds
 
 
 def wait_s(raw: object) -> float:
@@ -105,25 +112,45 @@ def moment(raw: object) -> time | datetime:
 def epoch_of(asked: time | datetime, now: float) -> float:
     """Return seconds since the epoch of the next such time of day (or of the very date), in local time unless it says.
 
-    RefusedError for a date that has passed at ``now``.
+    RefusedError for a date that has passed at ``now`` or is more than ten years ahead of it, and for one that the time
+    zone has no answer for.
     """
-    if isinstance(asked, datetime):
-        found = asked.timestamp()
-        if found <= now:
-            raise RefusedError("has passed already")
-        return found
+    try:
+        found = asked.timestamp() if isinstance(asked, datetime) else _next(asked, now)
+    except (ValueError, OverflowError, OSError) as error:  # a year 0 or 10000, a zone such as TZ=XXX-25
+        raise RefusedError(f"cannot be found in the local time zone ({error})") from error
+    if found is None:
+        raise RefusedError("comes on no day")
+    if found <= now:
+        raise RefusedError("has passed already")
+    if found > now + TEN_YEARS_S:
+        raise RefusedError("is more than ten years ahead")
+    return found
+
+
+def _next(asked: time, now: float) -> float | None:
+    """Return the next such time of day; one that comes twice, when clocks are set back, may be the second one."""
     today = datetime.fromtimestamp(now, tz=asked.tzinfo)
     for days in (0, 1, 2):  # a time that a change of clocks leaves out on one day is there on the next
-        found = datetime.combine(today.date() + timedelta(days=days), asked).timestamp()
-        if found > now:
-            return found
-    raise RefusedError("comes on no day")
+        first = datetime.combine(today.date() + timedelta(days=days), asked)
+        for found in (first.timestamp(), first.replace(fold=1).timestamp()):
+            if found > now and found >= first.timestamp():  # of a time left out, the fold is an hour before it
+                return found
+    return None
+
+
+def local_text(epoch: float) -> str:
+    """Return a moment as people here write it, in UTC if the local time zone cannot be used (TZ=XXX-25)."""
+    at = datetime.fromtimestamp(epoch, tz=UTC)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        at = at.astimezone()
+    return at.isoformat(sep=" ", timespec="seconds")
 
 
 def words(raw: object) -> tuple[str, ...]:
     """Return the words of a command line, quoted as for a shell; an array of a file is taken as it is."""
     if isinstance(raw, (list, tuple)) and all(isinstance(one, str) for one in raw):
-        return tuple(raw)
+        return tuple(_without_nul(one) for one in raw)
     found = tuple(shlex.split(text(raw)))
     if not found:
         raise ValueError(raw)
@@ -153,7 +180,13 @@ def text(raw: object) -> str:
     """Return text that is not empty."""
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
-    return raw
+    return _without_nul(raw)
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise RefusedError("holds a NUL byte, which no name and no command can")
+    return text
 
 
 def pattern(raw: object) -> str:
@@ -182,8 +215,19 @@ def compiled(regex: str) -> re.Pattern[str]:
 
 def quoted(raw: object) -> str:
     """Return what was given as people wrote it: in quotes, backslashes single, on one line."""
-    text = raw if isinstance(raw, str) else repr(raw)
+    text = _written(raw)
     return f"'{text}'" if text.isprintable() else repr(text)
+
+
+def _written(raw: object) -> str:
+    """Return a value of a toml file as it may have stood there."""
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, (list, tuple)):
+        return f"[{', '.join(_written(one) for one in raw)}]"
+    if isinstance(raw, dict):
+        return f"{{{', '.join(f'{key} = {_written(one)}' for key, one in raw.items())}}}"
+    return str(raw)
 
 
 class Choice:

@@ -2,7 +2,8 @@
 
 A file counts as a checkpoint by its name or by the name of its folder; how good it is inside is not looked at here. A
 save is measured twice and the larger figure counts: from the first file created to the last one closed or renamed, and,
-since a program may be busy long before it opens a file, by the silence in the log around it.
+since a program may be busy long before it opens a file, by the silence in the log around it. What is written before the
+first step of an attempt is no save of it: data caches and downloads have such names, too, and can take hours.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ MAX_DEPTH = 3
 QUIET_S = 1.0
 LEAST_SILENCE_S = 0.2
 MAX_NOISE = 2000
+EARLY = float("-inf")
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "venv", "proc", "sys"})
 FILE = re.compile(
@@ -46,7 +49,10 @@ class Save(NamedTuple):
 
 
 class Saves:
-    """Watches the folder of the checkpoints (or the working folder) a few levels deep."""
+    """Watches the folder of the checkpoints (or the working folder) a few levels deep.
+
+    The folder need not be there yet, and may be removed, replaced and made again.
+    """
 
     def __init__(self, root: Path, *, skip: tuple[Path, ...] = ()) -> None:
         self.inotify = INotify()
@@ -57,20 +63,29 @@ class Saves:
         self.ended: float | None = None
         self.path: str | None = None
         self.noise: dict[int, int] = {}
+        self.opened: set[str] = set()  # and the two below: files whose end may still be told
+        self.early: set[str] = set()
+        self.disregarded: set[str] = set()
         self.root = str(root)
         self._watch(self.root, 0)
+        self.rooted = bool(self.folders)
 
     def absorb(self, now: float) -> bool:
         """Take in what happened to the watched folders; True if it has to do with a save."""
         matters = False
         for event in self.inotify.read(timeout=0):
             if event.mask & flags.IGNORED:  # the folder is gone, its watch is free again
-                self.folders.pop(event.wd, None)
+                _, depth = self.folders.pop(event.wd, ("", None))
+                if depth == 0:
+                    self._let_go()
                 continue
             place = self.folders.get(event.wd)
             if place is None:
                 continue
             folder, depth = place
+            if event.mask & flags.MOVE_SELF:  # the root has another name now, and so have all files in it
+                self._let_go()
+                continue
             path = f"{folder}/{event.name}"
             if event.mask & flags.ISDIR:
                 self._folder(path, depth, event.mask, now)
@@ -86,13 +101,38 @@ class Saves:
     def look(self, now: float, *, at_last: bool = False) -> Save | None:
         """Return a save once it has been over for a second; ``at_last``: nobody is left to write, so it is over now."""
         self.absorb(now)
+        if not self.rooted and os.path.isdir(self.root):
+            self._watch_new(self.root, 0, now)
+            self.rooted = bool(self.folders)
         return self._finished(now, quiet_s=0.0 if at_last else QUIET_S)
+
+    def all_early(self) -> None:
+        """Take in that nothing which was opened up to now can be a save."""
+        self.early |= self.opened
+        self.opened.clear()
+
+    def disregard(self, before: float) -> None:
+        """Forget what was begun up to ``before``; nor will the end of a file that is early be taken for a save."""
+        if self.began is not None and self.began <= before:
+            self.began = self.ended = self.path = None
+        self.disregarded |= self.early
+        self.early.clear()
+
+    def _let_go(self) -> None:
+        for watch in list(self.folders):
+            with contextlib.suppress(OSError):
+                self.inotify.rm_watch(watch)
+        self.folders.clear()
+        self.noise.clear()
+        self.entries = 0
+        self.rooted = False
 
     def _heard_noise(self, watch: int) -> None:
         """Stop watching a folder in which much happens and no checkpoint is ever written."""
         self.noise[watch] = self.noise.get(watch, 0) + 1
         if self.noise[watch] > MAX_NOISE:
             self.noise.pop(watch)
+            self.folders.pop(watch, None)  # at once, so that its end is not taken for that of the folder
             with contextlib.suppress(OSError):
                 self.inotify.rm_watch(watch)
 
@@ -102,13 +142,18 @@ class Saves:
 
     def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
         if depth + 1 <= MAX_DEPTH:
-            self._watch(path, depth + 1)
-            self._missed(path, now)
+            self._watch_new(path, depth + 1, now)
         if PLACE.search(os.path.basename(path)):
             if mask & flags.MOVED_TO:
                 self._file(path, mask, now)
             elif self.began is None:
                 self.began = now
+
+    def _watch_new(self, path: str, depth: int, now: float) -> None:
+        known = set(self.folders)
+        self._watch(path, depth)
+        for watch in self.folders.keys() - known:
+            self._missed(self.folders[watch][0], now)
 
     def _missed(self, folder: str, now: float) -> None:
         """Take in the files that were made between the folder and the watch on it; nobody tells about those."""
@@ -117,16 +162,30 @@ class Saves:
                 if entry.is_file() and (FILE.search(entry.name) or PLACE.search(os.path.basename(folder))):
                     # Under a name that is not yet its own it is still to be renamed, and that will be told.
                     self._file(entry.path, flags.CREATE if UNFINISHED.search(entry.name) else flags.CLOSE_WRITE, now)
+                    self.opened.add(entry.path)  # it may well be open still
 
     def _file(self, path: str, mask: int, now: float) -> None:
+        over = mask & (flags.CLOSE_WRITE | flags.MOVED_TO)
+        if over and path in self.disregarded:
+            self.disregarded.discard(path)
+            return
+        if over and path in self.early:
+            self.early.discard(path)
+            self.began = EARLY
+        if not over and _is_link(path):
+            return  # nobody writes through a new name for an old file, so that no end of it would be told
         if self.began is None:
             self.began = now
-        if mask & (flags.CLOSE_WRITE | flags.MOVED_TO):
+        if over:
+            self.opened.discard(path)
             self.ended = now
             final = self._final(path)
             if final is not None:
                 self.path = final
         else:
+            self.opened.add(path)
+            self.early.discard(path)
+            self.disregarded.discard(path)
             self.ended = None  # another file of the same save was begun
 
     def _final(self, path: str) -> str | None:
@@ -155,7 +214,9 @@ class Saves:
         if path in self.skip or hidden or (depth > 0 and name in SKIPPED) or len(self.folders) >= MAX_FOLDERS:
             return
         try:
-            mask = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
+            mask = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR
+            # The root may well be a link to another disk; below it links may lead in circles.
+            mask |= flags.DONT_FOLLOW if depth > 0 else flags.MOVE_SELF
             self.folders[self.inotify.add_watch(path, mask)] = (path, depth)
             if depth >= MAX_DEPTH:
                 return
@@ -174,6 +235,14 @@ def looks_like_save(path: str) -> bool:
     """Say whether a file has the name of a checkpoint, or lies in a folder that has."""
     folder, name = os.path.split(path)
     return bool(FILE.search(name) or PLACE.search(os.path.basename(folder)))
+
+
+def _is_link(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISLNK(found.st_mode) or found.st_nlink > 1
 
 
 class Silences:
@@ -199,6 +268,10 @@ class Silences:
                 self.gaps.append((self.at, now, found_s))
         self.at, self.step = now, step
 
+    def pause(self) -> None:
+        """Take in that no step is made for now: the way to the next one is no gap between two."""
+        self.at = self.step = None
+
     def saved(self, save: Save) -> None:
         """Take in a save."""
         self.saves.append(save)
@@ -220,22 +293,44 @@ class SaveWatch:
         self.saves = Saves(root, skip=skip)
         self.silences = Silences()
         self.saved = saved
+        self.without_step_at: float | None = None
 
     def saving(self) -> bool:
         """Say whether a save was begun and is not over yet."""
         return self.saves.began is not None and self.saves.ended is None
 
-    def look(self, now: float, step: int | None, step_s: float | None, *, at_last: bool = False) -> bool:
-        """Tell a save that is over, and how long the log was silent around it; True if there was one."""
-        self.silences.stepped(step, now, step_s)
+    def look(
+        self, now: float, step: int | None, step_s: float | None, *, stepping: bool = True, at_last: bool = False
+    ) -> bool:
+        """Tell a save that is over, and how long the log was silent around it; True if something like one is over.
+
+        ``stepping``: a step of this attempt was read. What was begun up to the last look without one is no save; what
+        was begun between that look and the one that has seen the step may be: one may come directly behind the other.
+        """
+        if stepping:
+            self._step_seen()
+            self.silences.stepped(step, now, step_s)
+        else:
+            self.without_step_at = now
+            self.silences.pause()
         save = self.saves.look(now, at_last=at_last)
-        if save is not None:
+        if save is not None and stepping:
             self.silences.saved(save)
             named = save.step if save.step is not None else step
             self.saved(seconds=save.seconds, path=save.path, step=named)
         for seconds in self.silences.around_saves():
             self.saved(seconds=seconds)
+        if not stepping:
+            self.saves.all_early()
+        if at_last:  # what was begun and is not over will never be, and the way to the next attempt is no silence
+            self.saves.disregard(now)
+            self.silences.pause()
         return save is not None
+
+    def _step_seen(self) -> None:
+        before, self.without_step_at = self.without_step_at, None
+        if before is not None:
+            self.saves.disregard(before)
 
 
 def silence_s(*, gap_s: float, steps: int, step_s: float | None) -> float:

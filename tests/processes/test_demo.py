@@ -44,7 +44,7 @@ def test_every_stage_holds(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert re.findall(r"^(\d)\. ", done.stdout, re.MULTILINE) == list("1234567")
+    assert re.findall(r"^(\d)\. ", done.stdout, re.MULTILINE) == list("12345678")
     assert "FAILED" not in done.stdout
     assert f"export OVERNIGHT_HOME={tmp_path}/new/home" in done.stdout
     too_wide = [line for line in done.stdout.splitlines() if len(line) > 80 and str(tmp_path) not in line]
@@ -53,8 +53,11 @@ def test_every_stage_holds(tmp_path: Path) -> None:
     # Looked at once more by other means than the demo's own: the log of the resumed run, and both last checkpoints.
     log = (tmp_path / "new/home/runs/resumed/output.log").read_text()
     assert f"resumed from checkpoint-{resumed_at:06d}.npz" in log
-    ends = [saves.load(saves.path_of(tmp_path / "new" / name, resumed_at + 10)) for name in ("first", "unbroken")]
-    assert all((ends[0].weights[name] == array).all() for name, array in ends[1].weights.items())
+    names = ("first", "killed", "unbroken")
+    *others, unbroken = [saves.load(saves.path_of(tmp_path / "new" / name, resumed_at + 10)) for name in names]
+    assert all((one.weights[name] == array).all() for name, array in unbroken.weights.items() for one in others)
+    again = (tmp_path / "new/home/runs/killed/output.log").read_text()
+    assert again.count("resumed from checkpoint-") == 1
     assert belonging_to(tmp_path) == []
 
 

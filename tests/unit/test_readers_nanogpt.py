@@ -93,6 +93,29 @@ def test_what_a_line_says(text: str, expected: list[tuple[Any, ...]]) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "value", ["nan(ind)", "1.#QNAN", "array(nan)", "tensor([nan])", "[nan]", "'nan'", '"nan"', "NaN."]
+)
+def test_a_nan_is_seen_however_it_is_printed(value: str) -> None:
+    for text in (f"iter 5: loss {value}, time 14.01ms, mfu 0.01%", f"step 5: train loss 3, val loss {value}"):
+        ((_, _, step, loss, *_, glued),) = read(text)
+        assert (step, jsonable(loss), glued) == (5, "nan", False)
+    (record,) = NanoGPT()(Line(f"iter 5: loss 3, grad_norm {value}, time 1ms", 0), 0.0, 0) or ()
+    assert (record.loss, jsonable(record.grad_norm), record.dt_s) == (3.0, "nan", 0.001)
+
+
+@pytest.mark.parametrize("value", ["[2.31]", "'2.31'", '"2.31"', "array(2.31, dtype=float32)", "2.31."])
+def test_a_wrapped_number_is_read(value: str) -> None:
+    assert read(f"iter 5: loss {value}, time 14.01ms") == [(0, "train", 5, 2.31, 0.01401, None, False)]
+    ((*_, loss, _, _, glued),) = read(f"iter 5: loss {value}", cut=True)
+    assert (loss, glued) == (2.31, value[-1] == ".")
+
+
+@pytest.mark.parametrize("value", ["nano", "[info]", "(nan values)", "[2.31, 2.5]"])
+def test_what_only_looks_like_a_number_is_none(value: str) -> None:
+    assert read(f"iter 5: loss {value}, time 14.01ms") == [(0, "train", 5, None, 0.01401, None, False)]
+
+
 def test_a_number_at_the_cut_of_a_long_line_is_not_trusted() -> None:
     assert read("iter 5: loss 3.1", cut=True)[0][-1] is True
     assert read("iter 5: loss 3.1484, time 14.01ms, mfu 0.01%", cut=True)[0][-1] is False

@@ -44,6 +44,27 @@ def test_values_are_read_by_the_shared_grammar() -> None:
     assert reader(Line("nothing", 0), 0.0, 0) is None
 
 
+@pytest.mark.parametrize(
+    "value", ["nan(ind)", "1.#IND", "[nan]", "'nan'", '"nan"', "*nan*", "NaN.", "nan,", "array(nan)"]
+)
+def test_a_nan_is_seen_however_it_is_printed(value: str) -> None:
+    (record,) = (
+        Pattern(r"it (?P<step>\d+) (?P<loss>\S+) (?P<grad_norm>\S+)")(Line(f"it 5 {value} {value}", 0), 0.0, 0) or ()
+    )
+    assert math.isnan(record.loss or 0.0)
+    assert math.isnan(record.grad_norm or 0.0)
+
+
+def test_a_wrapped_number_is_read_and_a_text_stays_one() -> None:
+    reader = Pattern(r'"step": (?P<step>\d+), "loss": (?P<loss>[^,}]+), "who": (?P<who>[^,}]+)')
+    for value in ('"2.31"', "2.31", "[2.31]", "array(2.31)"):
+        (record,) = reader(Line(f'{{"step": 5, "loss": {value}, "who": "3"}}', 0), 0.0, 0) or ()
+        assert (record.loss, record.extra) == (2.31, {"who": '"3"'})
+    for value in ("[info]", "(nan values)", "[2.31", "nan%"):
+        (record,) = reader(Line(f'{{"step": 5, "loss": {value}, "who": "3"}}', 0), 0.0, 0) or ()
+        assert record.loss is None
+
+
 def test_the_rank_tag_before_the_line_counts() -> None:
     (record,) = Pattern(r"loss=(?P<loss>\S+)")(Line("[rank3]: 2026-01-01 10:00:00 loss=2", 0), 0.0, 0) or ()
     assert (record.rank, record.loss, record.step) == (3, 2.0, None)

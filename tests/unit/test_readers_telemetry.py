@@ -175,6 +175,101 @@ def test_a_number_that_is_still_a_tensor_is_read(value: str) -> None:
     assert (plain.loss, plain.dt_s) == (2.5, 0.25)
 
 
+ODD = [
+    *(
+        "nan(ind)",
+        "-nan(ind)",
+        "nan(0x8000)",
+        "1.#QNAN",
+        "-1.#IND",
+        "1.#IND00",
+        "NaN.",
+        "nan!",
+        "[nan]",
+        "(nan)",
+        "'nan'",
+    ),
+    *('"nan"', "`nan`", "*nan*", "**nan**", "array(nan)", "array(nan, dtype=float32)", "tensor([nan])", "[[nan]]"),
+    *(
+        "tensor([nan], device='cuda:0')",
+        "tensor([[nan]], requires_grad=True)",
+        "numpy.float32(nan)",
+        "torch.tensor(nan)",
+    ),
+]
+WRAPPED = ["[{}]", "'{}'", '"{}"', "({})", "*{}*", "array({}, dtype=float32)", "tensor([{}], device='cuda:0')", "{}."]
+AROUND = ["step: 8, loss: {}, dt: 0.25", "step: 8 | loss: {} | dt: 250ms", "step 8 loss {}, dt: 0.25"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_a_nan_is_seen_however_it_is_printed(value: str) -> None:
+    for text in AROUND:
+        (record,) = read(text.format(value))
+        assert (math.isnan(record.loss or 0.0), record.dt_s, record.glued) == (True, 0.25, False)
+    for text in ("step: 8, loss: {}", "step 8 loss {}", "(step: 8, loss: {})"):
+        assert math.isnan(read(text.format(value))[0].loss or 0.0)
+    for text in ("step: 8, loss: 2, grad_norm: {}, dt: 1", "step: 8, loss: 2 | norm {} | dt: 1"):
+        (record,) = read(text.format(value))
+        assert (record.loss, math.isnan(record.grad_norm or 0.0), record.dt_s) == (2.0, True, 1.0)
+
+
+@pytest.mark.parametrize(("value", "meant"), [("1.#INF", math.inf), ("-1.#INF00", -math.inf), ("[-inf]", -math.inf)])
+def test_an_infinite_loss_is_seen_however_it_is_printed(value: str, meant: float) -> None:
+    assert [read(text.format(value))[0].loss for text in AROUND] == [meant] * 3
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_what_stands_round_a_nan_may_stand_round_any_number(wrapped: str) -> None:
+    reader = Telemetry()
+    for step, number in enumerate(("2.31", "1,234.5", "-3e-05", "2.5", "nan", "2.25")):
+        for text in AROUND:
+            (record,) = reader(Line(text.format(wrapped.format(number)).replace("8", str(step)), 0), 0.0, 0) or ()
+            meant = float(number.replace(",", ""))
+            assert (repr(record.loss), record.dt_s) == (repr(meant), 0.25)
+
+
+def test_the_shape_of_a_wrapped_number_is_learned() -> None:
+    reader = Telemetry()
+    reader(Line("step: 1, loss: [2.31], dt: '0.25'", 0), 0.0, 0)
+    (record,) = reader(Line("step: 2, loss: [2.32], dt: '0.26'", 0), 0.0, 0) or ()
+    assert (record.loss, record.dt_s, reader._may_learn, len(reader._shapes)) == (2.32, 0.26, 63, 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("banana", "nano", "info", "[info]", "'banana'", "array(banana)", "nan_count", "nan.txt", "inf.py", "nand"),
+        *("(nan values: 3)", "[2.31, 2.5]", "(2.31, nan)", "[nan", "'nan", "\"nan'", "[nan)", "1.#2", "1.#QNANS"),
+        *("nan(values)", "nan(3 of 5)", "bananas(3)", "len(3)", "((((3))))", "[]", "''", "tensor()", "$nan"),
+    ],
+)
+def test_what_only_looks_like_a_number_is_none(value: str) -> None:
+    for text in ("step: 8, loss: {}, dt: 0.25", "step: 8, loss: {}"):
+        assert [record.loss for record in read(text.format(value))] == [None]
+    assert [record.loss for record in read(f"step 8 loss {value}")] in ([], [None])
+
+
+def test_a_wrapped_number_is_whole_at_a_seam_and_an_open_one_is_not() -> None:
+    for value, glued in (
+        ("[3.1]", False),
+        ("'3.1'", False),
+        ("tensor(3.1)", False),
+        ("tensor(3.1", True),
+        ("3.1.", True),
+    ):
+        first, second = read(f"step: 7, loss: {value}step: 8, loss: 3.0")
+        assert (first.loss, first.glued, second.loss, second.glued) == (3.1, glued, 3.0, False)
+        assert [(record.loss, record.glued) for record in read(f"step: 7, loss: {value}", cut=True)] == [(3.1, glued)]
+    for value, glued in (("nan(ind)", False), ("1.#QNAN", True), ('"nan"', False)):
+        first, second = read(f"step: 7, loss: {value}step: 8, loss: 3.0")
+        assert (math.isnan(first.loss or 0.0), first.glued, second.loss) == (True, glued, 3.0)
+
+
+def test_other_texts_in_brackets_and_quotes_stay_texts() -> None:
+    (record,) = read("step: 8, loss: 2.5, note: 'x', shape: [3], (bad values: 3) | who: \"5\"")
+    assert record.extra == {"note": "'x'", "shape": "[3]", "bad values": 3.0, "who": '"5"'}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -262,12 +357,34 @@ SHAPES = st.sampled_from(
         "step: {n}, loss: {x}, tokens: {z}K, dt_ms: {y}",
         "step {n} loss: {x}, dt: {y}",
         "step: {c}, loss: {x}, note: {x}abc, {y}",
+        "step: {n}, loss: [{x}], grad_norm: '{y}', lr: ({z})",
+        "step: {n} loss {x}, grad_norm: tensor({y}, device='cuda:{r}'), note: [{z}].",
     ]
 )
 NUMBERS = st.one_of(
     st.floats().map(str),
     st.floats(-100, 100).map("{:.4f}".format),
-    st.sampled_from(["nan", "NaN", "inf", "-100.00", "1.2e-05", "3.", ".5", "1e", "", "1,234.5", "-0.0", "1e400"]),
+    st.sampled_from(
+        [
+            "nan",
+            "NaN",
+            "inf",
+            "nan(ind)",
+            "1.#INF",
+            "[3.5]",
+            "*nan*",
+            "NaN.",
+            "-100.00",
+            "1.2e-05",
+            "3.",
+            ".5",
+            "1e",
+            "",
+            "1,234.5",
+            "-0.0",
+            "1e400",
+        ]
+    ),
 )
 
 

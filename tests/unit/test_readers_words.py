@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overnight.readers.fields import PARTIAL_WORDS, field_of, field_value
-from overnight.readers.numbers import parse_number, parse_whole
+from overnight.readers.numbers import parse_number, parse_printed, parse_whole
 from overnight.readers.prefix import strip_prefix
 
 
@@ -24,7 +24,9 @@ def test_numbers(text: str, value: float) -> None:
     assert parse_number(text) == value
 
 
-@pytest.mark.parametrize("text", ["nan", "NaN", "NAN", "-nan"])
+@pytest.mark.parametrize(
+    "text", ["nan", "NaN", "NAN", "-nan", "nan(ind)", "-NaN(IND)", "1.#QNAN", "-1.#IND", "1.#IND00"]
+)
 def test_nan_in_any_case(text: str) -> None:
     assert math.isnan(parse_number(text) or 0.0)
 
@@ -36,6 +38,25 @@ def test_nan_in_any_case(text: str) -> None:
 def test_what_is_no_number(text: str | None) -> None:
     assert parse_number(text) is None
     assert parse_whole(text) is None
+
+
+def test_what_c_prints_for_no_number_needs_no_unit() -> None:
+    assert parse_number("-1.#INF", -3) == -math.inf
+    assert math.isnan(parse_number("nan(ind)", -3) or 0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["[2]", "'2'", '"2."', "(2).", "*2*", "tensor(2", "array([2])", "np.float16(2)", "2,", "2)"]
+)
+def test_numbers_in_wrappers(text: str) -> None:
+    assert parse_printed(text) == 2.0
+    assert parse_number(text) is None
+    assert parse_whole(text) is None
+
+
+@pytest.mark.parametrize("text", ["[2", "(2]", "[2,3]", "''", "[]", "x(2)", "((((2))))", "2x", "[2] ", "banana"])
+def test_wrappers_round_anything_else(text: str) -> None:
+    assert parse_printed(text) is None
 
 
 @settings(deadline=None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,22 @@ from hypothesis import strategies as st
 
 from overnight import options, places, settings
 from overnight.errors import UsageError
-from overnight.quantities import count, duration_s, number, pattern, switch
+from overnight.quantities import (
+    RefusedError,
+    commands,
+    count,
+    duration_s,
+    epoch_of,
+    local_text,
+    moment,
+    number,
+    pattern,
+    quoted,
+    switch,
+    text,
+    wait_s,
+    words,
+)
 from overnight.spec import RunSpec
 
 
@@ -28,6 +46,19 @@ def place(tmp_path: Path) -> dict[str, Any]:
     (tools / "train").chmod(0o755)
     environ = {"PATH": str(tools), "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     return {"home": tmp_path / "home", "environ": environ, "cwd": tmp_path / "project"}
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Put this process into a time zone, by the name that TZ has for it."""
+
+    def enter(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield enter
+    monkeypatch.undo()
+    time.tzset()
 
 
 def resolve(place: dict[str, Any], argv: tuple[str, ...] = ("train",), **flags: Any) -> settings.Resolved:
@@ -145,6 +176,99 @@ def test_a_refused_value_is_shown_as_it_was_written_and_on_one_line(place: dict[
         resolve(place, grace="a\nb")
 
 
+@pytest.mark.parametrize("raw", ["4000d", "3.3e8", "1e300", 10**9, "99999999h"])
+def test_a_duration_of_more_than_ten_years_is_refused(raw: object) -> None:
+    for parse in (duration_s, wait_s):
+        with pytest.raises(RefusedError, match=r"^is longer than ten years$"):
+            parse(raw)
+    assert duration_s("3650d") == 3650 * 86400.0
+
+
+def test_a_nul_byte_is_refused_wherever_text_is_asked_for(place: dict[str, Any]) -> None:
+    for parse, raw in ((text, "a\0b"), (commands, ["x", "a\0b"]), (words, ["a\0b"]), (words, "x a\0b")):
+        with pytest.raises(RefusedError, match=r"^holds a NUL byte"):
+            parse(raw)
+    (place["cwd"] / "overnight.toml").write_text('on-event = ["true", "tell \\u0000"]\n')
+    with pytest.raises(UsageError, match=re.escape(r"on-event '[true, tell \x00]' (") + ".*holds a NUL byte"):
+        resolve(place)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("2026-01-02", "2026-01-02"),
+        ("07:30:00", "07:30:00"),
+        ("2026-01-02T07:30:00Z", "2026-01-02 07:30:00+00:00"),
+        ("[1, 'a', 2026-01-02, true]", "[1, a, 2026-01-02, true]"),
+        ("{of = [1.5]}", "{of = [1.5]}"),
+        ("true", "true"),
+    ],
+)
+def test_a_refused_value_of_a_file_is_shown_as_it_was_written(place: dict[str, Any], written: str, shown: str) -> None:
+    (place["cwd"] / "overnight.toml").write_text(f"grace = {written}\n")
+    with pytest.raises(UsageError, match="^" + re.escape(f"grace cannot be '{shown}' (")):
+        resolve(place)
+    assert quoted(date(2026, 1, 2)) == "'2026-01-02'"
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"  # back from 03:00 to 02:00 on 2026-10-25, on from 02:00 to 03:00 on 2026-03-29
+
+
+def utc(*parts: int) -> float:
+    return datetime(*parts, tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "now", "meant"),
+    [
+        ("02:30", (2026, 10, 25, 0, 10), (2026, 10, 25, 0, 30)),  # at the first 02:10
+        ("02:30", (2026, 10, 25, 0, 40), (2026, 10, 25, 1, 30)),  # at the first 02:40
+        ("02:30", (2026, 10, 25, 1, 10), (2026, 10, 25, 1, 30)),  # at the second 02:10
+        ("02:30", (2026, 10, 25, 1, 30), (2026, 10, 26, 1, 30)),  # at the second 02:30 itself
+        ("02:30", (2026, 10, 24, 22, 0), (2026, 10, 25, 0, 30)),
+        ("03:30", (2026, 10, 25, 1, 10), (2026, 10, 25, 2, 30)),
+        ("02:30", (2026, 10, 25, 12, 0), (2026, 10, 26, 1, 30)),
+        ("02:30", (2026, 3, 28, 23, 0), (2026, 3, 29, 1, 30)),  # left out: as late after 01:59:59 as it would have been
+        ("02:30", (2026, 3, 29, 0, 45), (2026, 3, 29, 1, 30)),
+        ("02:30", (2026, 3, 29, 2, 0), (2026, 3, 30, 0, 30)),
+        ("02:30+00:00", (2026, 10, 25, 1, 10), (2026, 10, 25, 2, 30)),
+    ],
+)
+def test_the_next_such_time_when_clocks_are_changed(
+    zone: Callable[[str], None], asked: str, now: tuple[int, ...], meant: tuple[int, ...]
+) -> None:
+    zone(BERLIN)
+    found = epoch_of(moment(asked), utc(*now))
+    assert datetime.fromtimestamp(found, tz=UTC) == datetime.fromtimestamp(utc(*meant), tz=UTC)
+
+
+def test_a_moment_that_is_not_within_ten_years_is_refused(place: dict[str, Any]) -> None:
+    now = datetime(2026, 10, 25, 12, tzinfo=UTC)
+    for asked, why in (
+        ("2026-10-25 11:59Z", "has passed already"),
+        ("2036-12-25 12:00Z", "is more than ten years ahead"),
+        ("9999-12-31 23:59:59", "is more than ten years ahead"),
+        ("0001-01-01 00:00", "(has passed already|cannot be found in the local time zone .*)"),
+    ):
+        with pytest.raises(RefusedError, match=f"^{why}$"):
+            epoch_of(moment(asked), now.timestamp())
+        with pytest.raises(UsageError, match=r"^until .* \(flag --until\) "):
+            resolve({**place, "now": now.timestamp()}, until=asked)
+    near = now + timedelta(days=3650)
+    assert epoch_of(near, now.timestamp()) == near.timestamp()
+
+
+@pytest.mark.parametrize("name", ["XXX-25", "XXX+24:59:59", "XXX-167:59:59", "nowhere/at all", ""])
+def test_no_time_zone_breaks_a_moment(zone: Callable[[str], None], name: str) -> None:
+    zone(name)
+    now = utc(2026, 10, 25, 12)
+    assert now < epoch_of(moment("02:30"), now) <= now + 2 * 86400
+    shown = datetime.fromisoformat(local_text(now))
+    assert shown.timestamp() == now
+
+
 # -- layers ----------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +344,7 @@ def test_rule_tables_and_actions_of_all_layers_are_merged_by_rule(place: dict[st
         ("max_loss = 3\nmax-loss = 4", "max-loss is given twice"),
         ("max_loss = 3\n[rules.divergence]\nmax_loss = 4", "rules.divergence.max_loss is given twice"),
         ("window = -3", "window cannot be '-3' .*overnight.toml.*give a whole number above zero"),
-        ("window = true", "window cannot be 'True'"),
+        ("window = true", "window cannot be 'true'"),
         ("grace = nan", "grace cannot be 'nan'"),
         ("action = 3", "action .* must be RULE=ACTION"),
         ("home = 'x'", "home in .* is no setting"),

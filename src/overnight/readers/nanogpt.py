@@ -79,11 +79,13 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     extra: dict[str, float | str] = {}
     found = _LOSS.match(text, mark.end(), segment.end)
     loss = parse_printed(found[1]) if found is not None else None
-    open_end = mark.end() if found is None else _open_end(found, found[1])
+    open_end: int | None = mark.end() if found is None else found.end()
+    if found is not None and found[1][-1] in CLOSERS:
+        open_end = None
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
-        open_end = _open_end(match, unit or number)
+        open_end = match.end() if unit is None and number[-1] not in CLOSERS else None
         field = "dt_s" if key == "time" else field_of(key)
         value = field_value(field, number, unit)
         if not field or field == "rank":

@@ -24,11 +24,10 @@ NUMBER = (
 _CALL = r"(?:(?:[A-Za-z_]{1,16}\.)?(?:[tT]ensor|[aA]rray|DeviceArray)|(?:np|numpy|jnp)\.b?float(?:16|32|64))\("
 _OPEN = r"[\[('\"`*]"
 _CLOSE = r"[\])'\"`*]"
-PRINTED = rf"(?:{_CALL})?(?:{_OPEN}{{1,3}}{NUMBER}{_CLOSE}{{1,4}}|{NUMBER}{_CLOSE}{{0,4}})"
-"""A number and what is written round it, for ``parse_printed``. What is opened must be closed: ``[2, 3]`` is no number,
-but what is closed need not have been opened here, as in ``(step: 5, loss: 3)``."""
+PRINTED = rf"(?:{_CALL})?(?:{_OPEN}{{1,3}}{NUMBER}{_CLOSE}{{1,4}}|{NUMBER})"
+"""A number and what is written round it, for ``parse_printed``. What is opened must be closed: ``[2, 3]`` is none."""
 
-VALUE_END = r"(?=[\s;|)}\]]|,(?![0-9])|[.!?](?=\s|$)|$)"
+VALUE_END = r"(?=[\s;|)}\]]|,(?![0-9])|[.!?'\"`*](?=[\s,;)}\]]|$)|$)"
 """What may stand behind a value: a separator, the end of what is round the line, the end of a sentence."""
 
 CLOSERS = frozenset(")]'\"`*")
@@ -42,9 +41,7 @@ WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 
 _NUMBER = re.compile(NUMBER)
 _WHOLE = re.compile(WHOLE + r"(?:\.0*)?")
-_PRINTED = re.compile(
-    rf"(?:{_CALL})?(?P<open>{_OPEN}{{0,3}})(?P<number>{NUMBER})(?P<close>{_CLOSE}{{0,4}})[.,;!?]?"
-)
+_PRINTED = re.compile(rf"(?:{_CALL})?(?P<open>{_OPEN}{{0,3}})(?P<number>{NUMBER})(?P<close>{_CLOSE}{{0,4}})[.,;!?]?")
 _CLOSER_OF = str.maketrans("[(", "])")
 
 

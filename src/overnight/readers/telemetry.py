@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from overnight.events import Record
 from overnight.readers.fields import UNIT, exponent_of, field_of, field_value
 from overnight.readers.glue import Segment, segments, touches
-from overnight.readers.numbers import NUMBER, PLAIN, WHOLE, parse_number, parse_whole
+from overnight.readers.numbers import (
+    CLOSERS,
+    NUMBER,
+    PLAIN,
+    PRINTED,
+    VALUE_END,
+    WHOLE,
+    parse_number,
+    parse_whole,
+    unwrapped,
+)
 from overnight.readers.shape import Shape, Slot, learn
 
 if TYPE_CHECKING:
@@ -28,19 +38,16 @@ _STEP = re.compile(
     rf"(?P<step>{WHOLE}(?:\.0+(?![0-9]))?)(?![\w%]|[.,][0-9])(?:/(?P<total>{WHOLE}))?(?:[ ]?\([0-9.]{{1,8}}%\))?"
 )
 # `step 5 loss 2.1`, and `step: 5 | loss 2.1`: a loss without a colon counts only directly behind the step
-_LOSS_NEXT = re.compile(rf"{_SPACE}[,|;:-]?{_SPACE}[lL]oss(?:(?P<colon>{_COLON})|[ \t]{{1,8}}(?={NUMBER}))")
+_LOSS_NEXT = re.compile(rf"{_SPACE}[,|;:-]?{_SPACE}[lL]oss(?:(?P<colon>{_COLON})|[ \t]{{1,8}}(?={PRINTED}))")
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}"
-_END = r"(?=[\s;|)}\]]|,(?![0-9])|$)"
-# What Python prints of a number that is still a tensor or an array: tensor(2.31, device='cuda:0'), np.float32(2.31)
-_WRAPPED = r"(?:(?:tensor|np\.float(?:16|32|64)|Array|DeviceArray)\()?"
-_AMOUNT = rf"{_WRAPPED}(?P<number>{NUMBER})(?:[ ]?(?P<unit>{UNIT})(?!{_SPACE}[:=]))?{_END}"
+_AMOUNT = rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT})(?!{_SPACE}[:=]))?{VALUE_END}"
 _TEXT = rf"(?P<text>(?!{_WORD}{_SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
 _VALUE = re.compile(rf"{_AMOUNT}|{_TEXT}")
 _FIELD = re.compile(
     rf"(?<![A-Za-z0-9_/.-])(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,3}}){_COLON}(?:{_AMOUNT}|{_TEXT})"
     rf"|(?<![A-Za-z0-9_/.-])(?P<bare>lr|norm|grad_norm|dt|mfu)[ \t]{{1,8}}"
-    rf"(?P<bare_number>{NUMBER})(?:[ ]?(?P<bare_unit>{UNIT}))?{_END}"
+    rf"(?P<bare_number>{PRINTED})(?:[ ]?(?P<bare_unit>{UNIT}))?{VALUE_END}"
     rf"|(?<![\w.,+-])(?P<rate>{NUMBER})[ ]?(?P<of>(?:tok|tokens|samples)/s(?:ec)?)(?![A-Za-z0-9_/:=])"
 )
 
@@ -236,12 +243,12 @@ class _Fields:
                 self.open_end = None
             else:
                 self._keep(field_of(match["bare"]), match["bare_number"], match["bare_unit"])
-                self.open_end = match.end() if match["bare_unit"] is None else None
+                self.open_end = None if match["bare_unit"] or match["bare_number"][-1] in CLOSERS else match.end()
 
     def _take(self, key: str, match: re.Match[str]) -> None:
         """Keep what stands behind ``key``, known or not."""
         number, unit = match["number"], match["unit"]
-        self.open_end = match.end() if unit is None else None
+        self.open_end = None if unit or (number and number[-1] in CLOSERS) else match.end()
         field = field_of(key)
         self.last = key
         if field == "rank":
@@ -250,8 +257,11 @@ class _Fields:
         elif field:
             name = self._keep(field, number, unit)
             exponent = exponent_of(field, unit)
-            if number is not None and exponent is not None:
-                self._learn(Slot(*match.span("number"), name, key, exponent), parse_number(number))
+            found = None if number is None else unwrapped(number)
+            if found is not None and exponent is not None:
+                begin = match.start("number")
+                slot = Slot(begin + found.start("number"), begin + found.end("number"), name, key, exponent)
+                self._learn(slot, parse_number(found["number"]))
         elif len(self.extra) < _MOST_EXTRA and key not in self.extra:
             begin, end = match.start("text" if number is None else "number"), match.end()
             value = parse_number(number) if unit is None else None
