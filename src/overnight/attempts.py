@@ -186,7 +186,9 @@ class Attempts:
         """Take the next step of a stop, or of clearing up; True once nothing of an ended attempt is left."""
         for dump in [one for one in self.dumps if one.done()]:
             self.dumps.remove(dump)
-            if dump.error is not None:
+            if dump.error is None:
+                self.facts.note(f"where it hung: {dump.innermost()}; all of it is in {dump.path}")
+            else:
                 self.facts.note(f"where the training hangs could not be written down: {dump.error}")
         going_on = self.stopping is not None and not self.stopping.turn(log_grew_at)
         attempt = self.current

@@ -35,7 +35,7 @@ def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     if wrong:
         raise ValueError(f"{', '.join(wrong)} must be above zero")
     if found.max_cost is not None and found.price is None:
-        raise ValueError("a limit on the cost needs a price")
+        raise ValueError("a limit on the cost needs a price: add --price, such as --price 2.49/h")
     if found.grace_s > found.grace_max_s:
         raise ValueError(f"grace ({found.grace_s:g} s) would be longer than grace-max ({found.grace_max_s:g} s)")
     if found.watched and found.restarts:

@@ -153,7 +153,11 @@ def find(home: str, name: str | None, *, for_stop: bool = False, whole: bool = F
     if alike:
         more = "the whole name is needed here" if whole else "write more of the name"
         raise UsageError(f"{name!r} may be {_enumerate(alike)}; {more}")
-    raise NoSuchRunError(f"no run is called {name!r} in {home}; `overnight ls` shows what there is")
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}?" if near else "`overnight ls` shows what there is"
+    raise NoSuchRunError(f"no run is called {name!r} in {home}; {hint}")
 
 
 def _folder(home: str, name: str) -> RunFolder:

@@ -6,6 +6,7 @@ supervisor looks at nothing itself, waits for nothing, and kills the one that lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -65,6 +66,10 @@ class Dump:
             return cls(path, None, f"no stall dump could be made in {path}: {error}")
         return cls(path, process)
 
+    def innermost(self) -> str:
+        """Return the innermost Python frame of the process that was started last, as far as it could be read."""
+        return _last_words(self.path / "summary.txt")
+
     def done(self) -> bool:
         """Say whether it is written, or has been given up; never blocks."""
         if self.process is None or self.process.poll() is not None:
@@ -75,6 +80,16 @@ class Dump:
         self.error = f"the stall dump in {self.path} took longer than {PATIENCE_S:g} s and is not complete"
         self.process.poll()
         return True
+
+
+def _last_words(path: Path) -> str:
+    """Return what summary.txt says of the newest process that has a Python frame."""
+    with contextlib.suppress(OSError):
+        lines = path.read_text(errors="replace").splitlines()
+        found = [line for line in lines if ": " in line and "(parent " in line and "no Python" not in line]
+        if found:
+            return found[-1].rpartition("): ")[2][:200]
+    return "unknown"
 
 
 def _new_folder(evidence: Path) -> Path:

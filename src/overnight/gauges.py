@@ -15,8 +15,8 @@ from overnight.facts import Facts
 from overnight.monitor import Monitor
 from overnight.progress import Progress
 from overnight.rules import Moment
-from overnight.saves import SaveWatch
 from overnight.spending import Spending
+from overnight.watching import Watching
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,14 +38,14 @@ class Gauges:
         facts: Facts,
         monitor: Monitor,
         attempts: Attempts,
-        saves: SaveWatch,
+        watching: Watching,
         progress: Progress,
         spending: Spending,
     ) -> None:
         self.facts = facts
         self.monitor = monitor
         self.attempts = attempts
-        self.saves = saves
+        self.watching = watching
         self.progress = progress
         self.spending = spending
 
@@ -60,7 +60,7 @@ class Gauges:
             step_s=meter.step_s,
             eta_s=meter.eta_s,
             at=time.time(),
-            quiet=self.progress.quiet(saving=self.saves.saving()) if running else None,
+            quiet=self.progress.quiet(saving=self.watching.saving()) if running else None,
         )
 
     def now(self) -> Now:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_json, utc
+from overnight.quantities import RefusedError
 from overnight.spec import RunSpec
 from overnight.states import exit_code
 
@@ -57,6 +58,12 @@ def files_of(folder: RunFolder, key: str) -> HookFiles:
 def parse_on_end(text: str) -> tuple[str, str]:
     """Return (command, outcome) of ``CMD[:OUTCOME]``; "always" if no outcome is named. ValueError: no command."""
     command, colon, outcome = text.strip().rpartition(":")
+    if colon and outcome not in OUTCOMES and outcome.isalpha() and not command.endswith(":"):
+        from difflib import get_close_matches
+
+        near = get_close_matches(outcome, OUTCOMES, n=1, cutoff=0.8)
+        if near:
+            raise RefusedError(f"ends in :{outcome}; did you mean :{near[0]}? (if not, write :always behind it)")
     if not colon or outcome not in OUTCOMES:
         command, outcome = text, "always"
     if not command.strip():

@@ -55,8 +55,23 @@ def find_executable(command: str, path: str | None, here: str) -> str:
         elif "/" in command:
             raise UsageError(f"not executable: {command} is a directory")
     if blocked is None:
-        raise UsageError(f"command not found: {command} ({looked})")
+        raise UsageError(f"command not found: {command} ({looked}){_shell_habit(command, here)}")
     raise UsageError(f"not executable: {command} (chmod +x {blocked}, or run it with its interpreter)")
+
+
+def _shell_habit(command: str, here: str) -> str:
+    """Return a hint for what a shell would have understood; "" where there is none."""
+    name, equals, _ = command.partition("=")
+    if equals and name.isidentifier():
+        return f"; put variables in front: {command} overnight run ..."
+    if command in ("source", ".", "cd", "export", "exec", "ulimit", "module", "conda"):
+        return f"; {command} is a word of a shell: -- sh -c '{command} ... && exec python3 train.py'"
+    if " " in command.strip():
+        return "; this is one word: leave out the quotes, or write -- sh -c '...'"
+    if "/" not in command and os.path.isfile(os.path.join(here, command)):
+        how = f"python3 {command}" if command.endswith(".py") else f"./{command}"
+        return f"; {command} lies here: -- {how}"
+    return ""
 
 
 def checked_log(path: str, origin: str) -> str:

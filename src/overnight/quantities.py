@@ -6,11 +6,10 @@ sentence for the user is made by the caller, who knows the setting and where it 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import shlex
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 
 UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -137,14 +136,6 @@ def _next(asked: time, now: float) -> float | None:
             if found > now and found >= first.timestamp():  # of a time left out, the fold is an hour before it
                 return found
     return None
-
-
-def local_text(epoch: float) -> str:
-    """Return a moment as people here write it, in UTC if the local time zone cannot be used (TZ=XXX-25)."""
-    at = datetime.fromtimestamp(epoch, tz=UTC)
-    with contextlib.suppress(ValueError, OverflowError, OSError):
-        at = at.astimezone()
-    return at.isoformat(sep=" ", timespec="seconds")
 
 
 def words(raw: object) -> tuple[str, ...]:

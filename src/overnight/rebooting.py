@@ -20,7 +20,7 @@ class Reboot:
     """One run's view of the machine's boots."""
 
     def __init__(
-        self, *, asked: Asked, standing: Standing, facts: Facts, inbox: Inbox, spending: Spending, adopting: bool
+        self, asked: Asked, standing: Standing, facts: Facts, inbox: Inbox, spending: Spending, *, adopting: bool
     ) -> None:
         self.asked = asked
         self.adopting = adopting

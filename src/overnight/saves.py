@@ -300,7 +300,7 @@ class SaveWatch:
         return self.saves.began is not None and self.saves.ended is None
 
     def look(
-        self, now: float, step: int | None, step_s: float | None, *, stepping: bool = True, at_last: bool = False
+        self, now: float, step: int | None, step_s: float | None, *, stepping: bool, at_last: bool = False
     ) -> bool:
         """Tell a save that is over, and how long the log was silent around it; True if something like one is over.
 

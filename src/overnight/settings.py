@@ -245,6 +245,10 @@ def _action_words(raw: object, origin: str) -> Layer:
     for word in words:
         rule, equals, action = str(word).strip().partition("=")
         name = rule.strip().replace("-", "_")
+        if equals and name and action.strip() in ACTIONS and name not in RULES:
+            near = _near(name, RULES)
+            hint = f"did you mean {near}?" if near else f"rules are {', '.join(RULES)}"
+            raise UsageError(f"action {str(word)!r} ({origin}): there is no rule {name!r}; {hint}")
         if not equals or name not in RULES or action.strip() not in ACTIONS:
             raise UsageError(
                 f"action {str(word)!r} ({origin}) is not RULE=ACTION: rules are {', '.join(RULES)}; "

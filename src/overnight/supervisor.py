@@ -110,9 +110,8 @@ class Supervisor:
         self.progress = Progress(self.monitor, log=spec.log)
         if attempt is not None and attempt.number != self.progress.attempt:
             self.progress.begin_attempt(attempt.number, ago_s=attempt.active_s())
-        self.watching = Watching(
-            intake=self.intake, saves=self.saves, progress=self.progress, monitor=self.monitor, wake=self.wake
-        )
+        own = spec.checkpoints is not None
+        self.watching = Watching(self.intake, self.saves, self.progress, self.monitor, self.wake, alone=own)
         self._furnish()
 
     def _furnish(self) -> None:
@@ -120,16 +119,14 @@ class Supervisor:
         facts, monitor, attempts = self.facts, self.monitor, self.attempts
         spending = Spending(facts)
         self.gauges = Gauges(
-            facts=facts, monitor=monitor, attempts=attempts, saves=self.saves, progress=self.progress, spending=spending
-        )
-        self.reboot = Reboot(
-            asked=self.asked,
-            standing=self.standing,
             facts=facts,
-            inbox=self.inbox,
+            monitor=monitor,
+            attempts=attempts,
+            watching=self.watching,
+            progress=self.progress,
             spending=spending,
-            adopting=self.adopting,
         )
+        self.reboot = Reboot(self.asked, self.standing, facts, self.inbox, spending, adopting=self.adopting)
         self.hooks = Hooks(self.folder, self.spec, facts, lambda: self.publisher.status(self.gauges.now()))
         self.publisher = Publisher(
             self.folder, self.spec, monitor, facts, created_at=self.asked.epoch, hooks=self.hooks.summary

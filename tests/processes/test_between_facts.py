@@ -314,10 +314,12 @@ def on_disk_runs(disk: Path, work: Path) -> Iterator[Runs]:
     found.end()
 
 
-def fill(disk: Path, run: Run, *, all_of_it: bool) -> None:
-    """Use up what is free, with ``all_of_it`` also what the run folder keeps for its last facts."""
-    if all_of_it:
-        (run.folder / "evidence" / "ballast").unlink(missing_ok=True)
+def fill(disk: Path, run: Run, *, kept_bytes: int = 0) -> None:
+    """Use up what is free, and all but ``kept_bytes`` of what the run folder keeps for its last facts."""
+    ballast = run.folder / "evidence" / "ballast"
+    ballast.unlink(missing_ok=True)
+    if kept_bytes:
+        ballast.write_bytes(bytes(kept_bytes))
     handle = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for size in (65536, 4096, 1):
@@ -333,7 +335,7 @@ def test_a_stop_on_a_full_disk(disk: Path, on_disk_runs: Runs) -> None:
     run = on_disk_runs.start("r", *toy("--steps", 3000), log="step: 2,")
     until(lambda: on_disk(run) == "running", "it runs")
     command = run.command
-    fill(disk, run, all_of_it=True)
+    fill(disk, run)
     done = run.stop("--no-wait")
     assert done.returncode == 0, done.stderr
     assert "by a signal instead" in done.stderr
@@ -347,8 +349,10 @@ def test_the_next_attempt_comes_once_there_is_room(disk: Path, on_disk_runs: Run
     flags = ("--restarts", 1, "--backoff", "2s")
     run = on_disk_runs.start("r", *toy("--steps", 400, "--exit-at", 8, "--exit-code", 7), flags=flags)
     until(lambda: run.facts("attempt_ended") and on_disk(run) == "backoff", "the back-off")
-    fill(disk, run, all_of_it=True)
+    fill(disk, run)
+    supervisor = run.pid("supervisor")
     time.sleep(4.0)  # it is over by now, and nothing can be written
+    assert alive(supervisor), "which is no reason to end"
     assert not (run.folder / "attempts/002/start.json").exists()
     (disk / "filler").unlink()
     assert run.wait(40) == 106
@@ -361,8 +365,9 @@ def test_hooks_of_an_end_on_a_full_disk_run(disk: Path, on_disk_runs: Runs, work
     (work / "hook.sh").write_text(f"echo $OVERNIGHT_STATE > {work}/told\n")
     run = on_disk_runs.start("r", *toy("--steps", 60, "--dt", 0.05), flags=["--on-end", "sh hook.sh"], log="step: 2,")
     until(lambda: on_disk(run) == "running", "it runs")
-    fill(disk, run, all_of_it=False)
+    fill(disk, run, kept_bytes=8192)  # enough for the exit's code, too little for a hook
     assert run.wait(40) == 0
+    assert os.statvfs(disk).f_bavail > 0, "what was kept ahead of the log"
     assert (work / "told").read_text() == "finished\n"
     assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None}
 

@@ -96,7 +96,7 @@ def test_names_match_exactly_or_by_a_unique_beginning(tmp_path: Path) -> None:
     assert client.find(home, "no").name == "noon"
     with pytest.raises(UsageError, match="night, night-2 or noon"):
         client.find(home, "n")
-    for name in ("x", "", "../runs/noon", "noon/"):
+    for name in ("x", "", "../runs/noon", "zzz/"):
         with pytest.raises(NoSuchRunError, match=r"overnight ls"):
             client.find(home, name)
 

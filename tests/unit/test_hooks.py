@@ -22,6 +22,7 @@ from overnight.hookfiles import (
     sentence,
     wanted,
 )
+from overnight.quantities import RefusedError
 from overnight.spec import RunSpec
 from overnight.states import FAILURES, LIMITS
 
@@ -37,8 +38,8 @@ from overnight.states import FAILURES, LIMITS
         ("echo a:always", "echo a", "always"),
         ("curl http://localhost:8080", "curl http://localhost:8080", "always"),
         ("curl http://localhost:8080/x:failure", "curl http://localhost:8080/x", "failure"),
-        ("echo a:Success", "echo a:Success", "always"),
-        ("echo a:succes", "echo a:succes", "always"),
+        ("scp model host:data", "scp model host:data", "always"),
+        ("echo a:succes:always", "echo a:succes", "always"),
         ("echo :success:failure", "echo :success", "failure"),
         ("echo a:", "echo a:", "always"),
         ("success", "success", "always"),
@@ -46,6 +47,12 @@ from overnight.states import FAILURES, LIMITS
 )
 def test_only_an_outcome_counts_as_a_suffix(text: str, command: str, outcome: str) -> None:
     assert parse_on_end(text) == (command, outcome)
+
+
+@pytest.mark.parametrize("text", ["echo a:Success", "echo a:succes", "echo a:limits", "echo a:stoped"])
+def test_a_misspelt_outcome_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match="did you mean"):
+        parse_on_end(text)
 
 
 @pytest.mark.parametrize("text", ["", "  ", ":success", "  :always ", "\n:limit"])

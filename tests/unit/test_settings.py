@@ -23,7 +23,6 @@ from overnight.quantities import (
     count,
     duration_s,
     epoch_of,
-    local_text,
     moment,
     number,
     pattern,
@@ -261,12 +260,12 @@ def test_a_moment_that_is_not_within_ten_years_is_refused(place: dict[str, Any])
 
 
 @pytest.mark.parametrize("name", ["XXX-25", "XXX+24:59:59", "XXX-167:59:59", "nowhere/at all", ""])
-def test_no_time_zone_breaks_a_moment(zone: Callable[[str], None], name: str) -> None:
+def test_no_time_zone_breaks_a_moment(place: dict[str, Any], zone: Callable[[str], None], name: str) -> None:
     zone(name)
     now = utc(2026, 10, 25, 12)
     assert now < epoch_of(moment("02:30"), now) <= now + 2 * 86400
-    shown = datetime.fromisoformat(local_text(now))
-    assert shown.timestamp() == now
+    shown = {name: value for name, value, _ in settings.explain(resolve({**place, "now": now}, until="02:30"))}
+    assert shown["until"][11:16] == "02:30"
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
@@ -381,10 +380,38 @@ def test_numbers_that_cannot_be_are_refused_with_their_origin(place: dict[str, A
         resolve(place)
 
 
-@pytest.mark.parametrize("word", ["nonfinite", "nonfinite=", "=stop", "nan=stop", "nonfinite=kill", ""])
+@pytest.mark.parametrize("word", ["nonfinite", "nonfinite=", "=stop", "nonfinite=kill", ""])
 def test_refused_actions(place: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match="is not RULE=ACTION"):
         resolve(place, action=[word])
+
+
+def test_a_misspelt_rule_is_told_what_it_may_be(place: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"there is no rule 'nonfinit'; did you mean nonfinite\?"):
+        resolve(place, action=["nonfinit=alert"])
+    with pytest.raises(UsageError, match="there is no rule 'nan'; rules are nonfinite, divergence"):
+        resolve(place, action=["nan=stop"])
+
+
+def test_a_misspelt_outcome_of_a_hook_is_told_what_it_may_be(place: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"ends in :sucess; did you mean :success\?"):
+        resolve(place, on_end=["./message.sh:sucess"])
+    assert settings.resolve({"on_end": ["scp x host:data"]}, ("train",), **place).spec.on_end == ("scp x host:data",)
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0", "put variables in front: CUDA_VISIBLE_DEVICES=0 overnight run"),
+        ("source", "source is a word of a shell"),
+        ("python3 train.py", "this is one word: leave out the quotes"),
+        ("train.py", "train.py lies here: -- python3 train.py"),
+    ],
+)
+def test_habits_of_a_shell_get_a_hint(tmp_path: Path, command: str, hint: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(UsageError, match=hint):
+        places.find_executable(command, "/nowhere", str(tmp_path))
 
 
 # -- what has to hold together ---------------------------------------------------------------------------------------

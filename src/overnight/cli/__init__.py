@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 
-from overnight.cli.parser import INTERRUPTED, VERBS, Parser
+from overnight.cli.parser import INTERRUPTED, OTHERWISE, VERBS, Parser, alike
 from overnight.errors import OvernightError
 
 TYPE_CHECKING = False
@@ -87,7 +87,9 @@ def _dispatch(words: list[str]) -> int:
         print(f"overnight {__version__}")
         return 0
     if asked.verb is not None:
-        parser.error(f"there is no verb {asked.verb!r}; verbs are {', '.join(VERBS)}")
+        near = OTHERWISE.get(asked.verb) or alike(asked.verb, VERBS)
+        hint = f"did you mean {near}?" if near else f"verbs are {', '.join(VERBS)}"
+        parser.error(f"there is no verb {asked.verb!r}; {hint}")
     if words:
         parser.error(f"{words[0]!r} is no option of overnight itself; name a verb first")
     parser.print_help()

@@ -148,7 +148,7 @@ class Watch:
         if self.news is not None and (news := self.news.look()) is not None:
             self.news = None
             if news[1]:
-                _tell(f"{news[0]}; Ctrl-C leaves, the stop goes on")
+                _tell(f"{news[0]}; Ctrl-C leaves, the stop goes on; `overnight stop --now` kills at once")
         now = time.monotonic()
         kept = seen["supervisor"]["alive"] and not seen["unguarded"]
         if kept:

@@ -120,9 +120,17 @@ def remarks(folder: RunFolder, one: client.Status) -> list[str]:
     found = [_killed(folder) if one["state"] == "stopped" and one["signal"] == "SIGKILL" else None]
     if one["state"] in ("failed", "gave_up"):
         found.append(f"see `overnight logs {folder.name} -n {CRASH_LINES}`")
+        if one["cause"] == "host_rebooted":
+            found.append(_after_reboot(folder))
         found += [str(note) for note in one.get("notes") or () if str(note).startswith(HINT_BEGINS)]
     found.append(unread(folder, one))
     return [text for text in found if text]
+
+
+def _after_reboot(folder: RunFolder) -> str:
+    if asked_spec(folder).get("recover"):
+        return f"`overnight recover {folder.name}` starts its next attempt"
+    return "it was started without --recover, so it cannot be started again from here"
 
 
 def _killed(folder: RunFolder) -> str | None:

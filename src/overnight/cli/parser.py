@@ -9,6 +9,7 @@ import argparse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NoReturn
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -36,6 +37,17 @@ HOOK_FAILED = 108
 """The run finished, but a hook at its end failed."""
 
 
+OTHERWISE = {"list": "ls", "ps": "ls", "kill": "stop", "tail": "logs", "log": "logs", "show": "status", "rm": "clean"}
+"""What other tools call our verbs."""
+
+
+def alike(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that somebody may have meant; None if none is near."""
+    import difflib  # only when something is wrong: it costs 5 ms
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """80 columns whatever the terminal; asking for its width would import shutil, 2 ms of ``ls``."""
 
@@ -57,6 +69,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where to look, and exit with 2."""
+        before, unknown, strange = message.partition("unrecognized arguments: ")
+        if unknown and not before:
+            near = alike(strange.split()[0].partition("=")[0], self._option_string_actions)
+            message += f"; did you mean {near}?" if near else ""
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 

@@ -24,6 +24,7 @@ from overnight.cli.render import ending, state_words
 from overnight.errors import WaitTimeoutError
 from overnight.folder import RunFolder
 from overnight.machine import Machine
+from overnight.spec import RunSpec
 
 EXAMPLES = """\
   overnight run -- python train.py
@@ -109,6 +110,7 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
 
 def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) -> int:
     spec = resolved.spec
+    _warn(_neighbours(spec, home))
     _warn(doctor.quick(Machine(home=home)))  # what would end it at logout, while something can be done about it
     offset = offset_of_last(spec.log, 0)  # an older log with --log: only what this run appends is shown
     if args.foreground:
@@ -140,6 +142,17 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
     return _early_end(launched, one, offset, args) if ended else 0
 
 
+def _neighbours(spec: RunSpec, home: Path) -> list[str]:
+    """Return a warning if another live run watches the same folder for its saves: nobody could tell whose is whose."""
+    if spec.checkpoints is not None:
+        return []
+    live = (one for one in client.list_runs(str(home)) if one["state"] in client.STATES - client.ENDED)
+    names = [one["name"] for one in live if one.get("cwd") == spec.cwd]
+    if not names:
+        return []
+    return [f"{names[0]} watches {spec.cwd} for saves, too; give each of the two its own --checkpoints folder"]
+
+
 def _first_look(folder: RunFolder) -> dict[str, Any]:
     """Return the status after the settle time; of a command that has died already, how that was taken."""
     if folder.attempt(1).exit_json.exists():
@@ -162,6 +175,10 @@ def _early_end(launched: launch.Launched, one: dict[str, Any], offset: int, args
     if code != 0:
         for text in last_lines(launched.log, LAST_LINES, offset):
             print(text, file=sys.stderr)
+        if one["cause"] in ("usage", "import_error") and not args.json:
+            print(
+                f"  next        overnight clean {launched.folder.name}   # then the name is free again", file=sys.stderr
+            )
     return code
 
 

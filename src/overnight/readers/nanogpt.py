@@ -79,9 +79,8 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     extra: dict[str, float | str] = {}
     found = _LOSS.match(text, mark.end(), segment.end)
     loss = parse_printed(found[1]) if found is not None else None
-    open_end: int | None = mark.end() if found is None else found.end()
-    if found is not None and found[1][-1] in CLOSERS:
-        open_end = None
+    closed = found is not None and found[1][-1] in CLOSERS
+    open_end = None if closed else mark.end() if found is None else found.end()
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
@@ -108,8 +107,7 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
             extra["train_loss"] = loss
         loss = values.pop("val_loss")
     for other in {"loss", "train_loss", "val_loss"} & values.keys():
-        value = values.pop(other)
-        if value is not None:
+        if (value := values.pop(other)) is not None:
             extra[other] = value
     return Record(
         reader="nanogpt",
