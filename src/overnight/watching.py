@@ -16,7 +16,6 @@ from overnight.progress import Progress
 from overnight.saves import SaveWatch
 from overnight.waking import Wake
 
-
 UNREAD_S = 1800.0
 """After so long without a step nobody waits for one any more."""
 

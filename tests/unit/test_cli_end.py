@@ -113,8 +113,8 @@ def test_stop_says_what_has_been_asked_of_whom(home: Path, capsys: pytest.Captur
     assert cli.main(["stop"]) == 0
     later.join()
     said = capsys.readouterr()
-    asked = "asked with SIGINT (pid 77); killed in 60 s unless it saves; Ctrl-C leaves, the stop goes on; `overnight stop --now` kills at once"
-    assert said.err == f"overnight: {asked}\n"
+    asked = "asked with SIGINT (pid 77); killed in 60 s unless it saves; Ctrl-C leaves, the stop goes on"
+    assert said.err == f"overnight: {asked}; `overnight stop --now` kills at once\n"
     assert said.out == "r stopped (user)\n  killed after 12s: grace of 12 s ran out\n"
 
 
