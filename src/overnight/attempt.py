@@ -145,8 +145,10 @@ class Attempt:
     def recall(self, told: dict[str, Any] | None) -> None:
         """Take over from the journal how a training process below the command ended, if that was of this attempt."""
         if told is not None and told.get("attempt") == self.number:
-            self.target_exit = Exit(exit_code=told.get("exit_code"), signal=told.get("signal"))
-            self.target_ended_at = float(told.get("boot_s") or 0.0)
+            with contextlib.suppress(msgspec.ValidationError, TypeError, ValueError):  # edited by hand
+                ended_at = float(told.get("boot_s") or 0.0)
+                how = {"exit_code": told.get("exit_code"), "signal": told.get("signal")}
+                self.target_exit, self.target_ended_at = msgspec.convert(how, Exit), ended_at
 
     def executed(self) -> bool:
         """Say whether the command was really executed (an exec error is written as code 126 or 127 with its text)."""

@@ -154,9 +154,7 @@ class Attempts:
         if attempt is None:
             return False
         if attempt.look_started():
-            memory = None if attempt.command is None else postmortem.oom_counters(attempt.command.pid)
-            told = None if memory is None else msgspec.structs.asdict(memory)
-            self.facts.say("started", attempt=attempt.number, pid=attempt.line()["pid"], memory=told)
+            self.tell_started(attempt)
             return True
         if not adopting:
             if not self.keepers.alive() and boot_clock() - attempt.wished_at >= UNKEPT_S:
@@ -165,6 +163,14 @@ class Attempts:
         elif not self.keepers.alive():
             attempt.give_up("guard and shim were killed before they could start the command")
         return False
+
+    def tell_started(self, attempt: Attempt) -> None:
+        """Write down that the command runs, with the kernel's out-of-memory counters as they are now."""
+        if self.facts.memory[0] == attempt.number or attempt.command is None:
+            return
+        memory = postmortem.oom_counters(attempt.command.pid)
+        told = None if memory is None else msgspec.structs.asdict(memory)
+        self.facts.say("started", attempt=attempt.number, pid=attempt.command.pid, memory=told)
 
     def look(self, woke: Woke, log_grew_at: float | None) -> None:
         """See who has ended."""

@@ -190,7 +190,7 @@ def _deciding(scene: Scene) -> Trace | None:
 
 def _followed(rank: int | None, text: str, root: Root | None) -> bool:
     """Say whether a rank only tells that a peer has left, while the launcher names another one that fell before it."""
-    if root is None or not root.exit_code or None in (rank, root.rank):
+    if root is None or not (root.exit_code or root.signal) or None in (rank, root.rank):
         return False
     return rank != root.rank and PEER_LEFT.search(text) is not None
 

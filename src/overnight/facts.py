@@ -7,6 +7,7 @@ disk never delays a stop: the ballast is freed for the last facts, and what stil
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from typing import Any
@@ -191,7 +192,9 @@ class Facts:
         elif kind == "recovered":
             self.boot_id, self.ended = str(fact["boot_id"]), None
         elif kind == "clock":
-            self.clock = {**fact, **{name: float(fact.get(name) or 0.0) for name in ("uptime_s", "elapsed_s", "epoch")}}
+            told = {name: float(fact.get(name) or 0.0) for name in ("uptime_s", "elapsed_s", "epoch")}
+            if all(math.isfinite(value) for value in told.values()):
+                self.clock = {**fact, **told}
         elif kind == "set" and isinstance(fact.get("values"), dict):
             self.changes.append(fact["values"])
             self._obeyed(fact)

@@ -107,23 +107,23 @@ def _judged(state: RunState, verdict: Verdict) -> Decision:
 
 def _asked(state: RunState, request: Request) -> Decision:
     asked = state.asked or request.by == "user"
-    text = "stopped on request" if request.by == "user" else f"stopped on request of the {request.by}"
+    cause, text = "user", "stopped on request" + ("" if request.by == "user" else f" of the {request.by}")
+    if request.by == "shutdown":  # somebody turned the machine off, but nobody wanted the run to end for good
+        cause, text = "host_rebooted", "the machine was shut down while the run was going on"
     if state.state == "stopping" and state.order is not None:
         known = msgspec.structs.replace(state, asked=asked)
         if state.order.cause == "stall" and not request.now:
-            return _overrule(known, msgspec.structs.replace(state.order, cause="user", text=text, by=request.by))
+            return _overrule(known, msgspec.structs.replace(state.order, cause=cause, text=text, by=request.by))
         if request.now:
-            cause, why = (state.order.cause, state.order.text) if state.order.cause != "stall" else ("user", text)
-            order = msgspec.structs.replace(state.order, save=False, now=True, cause=cause, text=why)
+            if state.order.cause != "stall":
+                cause, text = state.order.cause, state.order.text
+            order = msgspec.structs.replace(state.order, save=False, now=True, cause=cause, text=text)
             known = msgspec.structs.replace(known, order=order)
             return Decision(state=known, actions=(Reorder(order=order), Climb(now=True)))
         if request.by == "user" and state.asked:
             return Decision(state=known, actions=(Climb(),))
         # A scheduler repeats its signal, and a user who joins a stop that a rule began is not impatient yet.
         return Decision(state=known)
-    cause = "user"
-    if request.by == "shutdown":  # somebody turned the machine off, but nobody wanted the run to end for good
-        cause, text = "host_rebooted", "the machine was shut down while the run was going on"
     order = StopOrder(
         cause=cause, save=not request.now, at=request.at or 0.0, text=text, now=request.now, by=request.by
     )

@@ -221,6 +221,8 @@ def _await_attempt(folder: RunFolder, before: int) -> Outcome:
             if how is not None:
                 raise LaunchError(str(how.get("error") or "its command could not be executed"))
         seen = read_json(folder.status_json) or {}
+        if seen.get("state") == "finished":  # it had ended before the machine went down, and is now written down
+            return Outcome(name=folder.name, result="nothing", text="already finished: nothing to do")
         if seen.get("state") in client.ENDED and seen.get("cause") != "host_rebooted":
             raise LaunchError(f"it has ended instead: {seen.get('cause_text')}")
         time.sleep(0.02)

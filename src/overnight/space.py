@@ -108,11 +108,11 @@ class LogSpace:
             size = os.fstat(handle).st_size
             if size < self.ahead_of:
                 os.ftruncate(handle, size)
+            self.ahead_of = 0
         except OSError:
             pass  # shared, or a file system without leases: a few blocks stay allocated behind the end
         finally:
             os.close(handle)
-        self.ahead_of = 0
 
     def low(self) -> str | None:
         """Return a sentence if the disk of the log is nearly full."""

@@ -169,6 +169,8 @@ class Supervisor:
         attempt = self.attempts.current
         if not self.reboot.happened():
             self._happen(Launched())
+        if self.monitor.state.state == "running" and attempt is not None and not self.standing.lost:
+            self.attempts.tell_started(attempt)
         if self.monitor.state.state == "backoff":
             self.attempts.close(self.monitor)  # by a supervisor that was killed before it could
         if self.standing.order is not None:
@@ -299,7 +301,6 @@ class Supervisor:
         luck, reached = random.random(), self.monitor.reached()  # noqa: S311 - no secret
         self._happen(Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck))
         self.attempts.close(self.monitor, finding)
-        self.intake.space.release()
         if self.monitor.state.state == "backoff":
             self._tell("restart", **self.attempts.why_again())
 

@@ -58,6 +58,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
         "out_of_memory_gpu",
         _any(
             r"(?:CUDA|HIP|XPU|MPS backend|GPU|device)(?: error)?:? out of memory|\bOutOfMemoryError\b",
+            r"^\[?(?:CUDA|HIP) ERROR\]?.{0,120}\bout of memory\b",
             r"[Cc]uda failure.{0,4}out of memory|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED",
             r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|[Cc]uda failure 2\b",
             r"RESOURCE_EXHAUSTED: .*(?:memory|allocat)|ResourceExhaustedError|OOM when allocating",

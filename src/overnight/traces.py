@@ -50,6 +50,9 @@ SHAPED = re.compile(
     r"|: No module named \S+$|: symbol lookup error: |^(?:Could not override|Key '.*' is not in struct)"
     r"|: error while loading shared libraries: "
     r"|^(?:Primary|Cannot find primary) config|^Flags parsing error"
+    # What programs that are not Python say last: `cat: write error: No space left on device`, a panic, an allocator.
+    r"|: (?:No space left on device|Disk quota exceeded|Cannot allocate memory)\W*$|\bOs \{ code: (?:28|122)\b"
+    r"|^\W?(?:CUDA|HIP|XPU)\b.{0,120}\bout of memory\b"
 )
 
 _ROOT = re.compile(r"^Root Cause \(first observed failure\)")

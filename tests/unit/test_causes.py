@@ -642,3 +642,46 @@ def test_a_pipe_that_hides_the_end_of_the_training() -> None:
 def test_nothing_at_all_is_read() -> None:
     assert read([]).lines == ()
     assert classify(FAILED, None, ["", "   "]).lines == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("cat: write error: No space left on device", "disk_full"),
+        ("cp: error writing 'ckpt.pt': No space left on device", "disk_full"),
+        ("./train.sh: line 3: echo: write error: No space left on device", "disk_full"),
+        (
+            'called `Result::unwrap()` on an `Err` value: Os { code: 28, message: "No space left on device" }',
+            "disk_full",
+        ),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "out_of_memory_gpu"),
+        ("CUDA error: out of memory", "out_of_memory_gpu"),
+        ("[CUDA ERROR] at file train.cu:12: out of memory", "out_of_memory_gpu"),
+        ("if you see CUDA out of memory, lower the batch size", "crash"),
+        ("alert when there is no space left on device: no", "crash"),
+    ],
+)
+def test_last_words_of_programs_that_are_not_python(line: str, cause: str) -> None:
+    found = classify(Exit(exit_code=1), None, ["step: 4, loss: 3.1, dt: 0.2", line])
+    assert found.cause == cause
+
+
+def test_a_rank_that_dies_of_a_signal_is_the_cause_though_another_says_that_its_peer_left() -> None:
+    tail = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/w/ddp.py", line 9, in <module>
+[rank0]:     dist.barrier()
+[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234
+============================================================
+ddp.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_20:00:00
+  rank      : 1 (local_rank: 1)
+  exitcode  : -11 (pid: 4711)
+  traceback : Signal 11 (SIGSEGV) received by PID 4711
+============================================================""".splitlines()
+    found = classify(Exit(exit_code=1), None, tail)
+    assert found.cause == "crash"
+    assert "rank 1 (pid 4711)" in found.text
+    assert "SIGSEGV" in found.text

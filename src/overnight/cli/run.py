@@ -76,10 +76,15 @@ def _warn(sentences: Iterable[str]) -> None:
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
     """Return the options and the command behind the first ``--``; None if there is no ``--``."""
-    if "--" not in words:
-        return words, None
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
+    at = words.index("--") if "--" in words else len(words)
+    options_part: list[str] = []
+    for word in words[:at]:
+        # argparse would take `--resume` behind it for a flag of ours
+        if options_part and options_part[-1] == "--resume-args" and word.startswith("-"):
+            options_part[-1] += f"={word}"
+        else:
+            options_part.append(word)
+    return options_part, words[at + 1 :] if "--" in words else None
 
 
 def _parser() -> Parser:

@@ -182,6 +182,12 @@ def test_a_person_who_stops_a_stalled_run_means_it(now: bool) -> None:
     assert (over.state, over.cause) == ("stopped", "user")
 
 
+def test_a_shutdown_in_the_middle_of_that_is_no_users_wish() -> None:
+    down = decide(stalled(), Request(kind="stop", by="shutdown", at=10.0), Plan(restarts=3)).state
+    over = decide(down, Ended(exit=Exit(signal="SIGTERM")), Plan(restarts=3)).state
+    assert (over.state, over.cause) == ("failed", "host_rebooted")
+
+
 def test_a_nan_in_the_last_lines_of_a_stalled_run_is_no_reason_to_start_it_again() -> None:
     nan = Verdict(rule="nonfinite", severity="critical", action="terminate", text="loss is NaN", step=41, at=10.0)
     state = decide(stalled(), nan, Plan(restarts=3)).state
