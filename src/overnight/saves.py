@@ -143,11 +143,9 @@ class Saves:
     def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
         if depth + 1 <= MAX_DEPTH:
             self._watch_new(path, depth + 1, now)
-        if PLACE.search(os.path.basename(path)):
-            if mask & flags.MOVED_TO:
-                self._file(path, mask, now)
-            elif self.began is None:
-                self.began = now
+        # A folder that is only made begins no save: a script may make `ckpt` hours before it first saves into it.
+        if mask & flags.MOVED_TO and PLACE.search(os.path.basename(path)):
+            self._file(path, mask, now)
 
     def _watch_new(self, path: str, depth: int, now: float) -> None:
         known = set(self.folders)

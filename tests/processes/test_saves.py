@@ -6,6 +6,7 @@ The time is an argument everywhere, so that nothing is waited for; only the last
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -298,6 +299,19 @@ def test_a_link_to_the_newest_does_not_hold_the_save_up(root: Path, watch: Watch
     assert max(one["seconds"] for one in watched.told if one.get("path")) == 0
 
 
+def test_a_folder_that_is_only_made_begins_no_save(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(1)
+    (root / "checkpoints").mkdir()
+    watched.look(2, after_s=1)
+    watched.look(900, after_s=7200)
+    save(root / "checkpoints" / "step_900.pt")
+    watched.look(901, after_s=0.5)
+    assert watched.look(902, after_s=2)
+    assert watched.slowest_s < 10, "and not two hours"
+
+
 # -- a run -----------------------------------------------------------------------------------------------------------
 
 LATE = """\
@@ -319,3 +333,33 @@ def test_saves_into_a_folder_that_the_script_makes_are_seen(start: Start) -> Non
     run = start("night", sys.executable, "-c", LATE, flags=("--checkpoints", "later/deep"))
     found = until(lambda: run.status["checkpoint"], "a save is seen")
     assert (found["step"] % 20, os.path.basename(found["path"])) == (0, f"ckpt_{found['step']}.pt")
+
+
+HANGS = """\
+import time
+for step in range(1, 6):
+    print(f"step: {step}, loss: 3.0, dt: 0.1", flush=True)
+    time.sleep(0.1)
+time.sleep(600)
+"""
+
+NEIGHBOUR = """\
+import os, time
+os.makedirs("ckpt", exist_ok=True)
+for number in range(600):
+    with open(f"ckpt/step_{number}.pt", "wb") as out:
+        out.write(b"weights")
+    time.sleep(0.3)
+"""
+
+
+def test_the_saves_of_a_neighbour_excuse_no_silence(start: Start, work: Path) -> None:
+    """Two runs in one folder: whose the files are cannot be told, so only what the run itself holds open counts."""
+    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], cwd=work) as neighbour:
+        try:
+            run = start("hangs", sys.executable, "-c", HANGS, flags=("--stall", "6s"))
+            assert run.wait(40) == 104
+        finally:
+            neighbour.kill()
+    found = [one for one in run.status["verdicts"] if one["rule"] == "stall"]
+    assert [one["action"] for one in found] == ["alert", "stop"], "no note that a save explains it"
