@@ -1,14 +1,14 @@
 # Everything a developer types. Each target sets up what it needs in .venv the first time; a second call is quick.
 #
 #   make demo        real training on this CPU, and everything that matters in a night done to it (less than a minute)
-#   make test        the tests (JOBS=4 for more at once; ARGS="-k lifecycle" goes to pytest)
+#   make test        the tests (JOBS=2 for fewer at once; ARGS="-k lifecycle" goes to pytest)
 #   make test-long   the tests that take minutes
 #   make lint        ruff, mypy, shellcheck
 #   make bench       what it costs, beside others, in one run
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 4
 ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check

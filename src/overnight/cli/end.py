@@ -297,7 +297,8 @@ def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
 
 def _settled(folder: RunFolder, one: client.Status) -> client.Status:
     """Return the status of a run that nobody keeps once it is known to have ended, or as it is some seconds later."""
-    adopter(folder)()
+    with contextlib.suppress(FolderError):  # nobody can settle it
+        adopter(folder)()
     until = time.monotonic() + KEEPERS_LEAVE_S
     while one["state"] not in client.ENDED and time.monotonic() < until:
         time.sleep(0.05)

@@ -115,19 +115,19 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
 
 def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) -> int:
     spec = resolved.spec
-    _warn(_neighbours(spec, home))
+    neighbours = _neighbours(spec, home)
     _warn(doctor.quick(Machine(home=home)))  # what would end it at logout, while something can be done about it
     offset = offset_of_last(spec.log, 0)  # an older log with --log: only what this run appends is shown
     if args.foreground:
         with Foreground() as stay:  # before the start: a Ctrl-C in the first moments must not be lost
             launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0)
-            _warn(launched.notes)
+            _warn([*launched.notes, *neighbours])
             _say_started(launched, sys.stderr)
             one = stay.until_end(launched.folder, launched.log, offset)
         print(farewell(launched.folder, one), file=sys.stderr)
         return ended_code(one, own=args.pass_exit_code)
     launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0 if args.follow else resolved.settle_s)
-    _warn(launched.notes)
+    _warn([*launched.notes, *neighbours])
     folder = launched.folder
     if args.follow:
         _say_started(launched, sys.stdout)
