@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from overnight.asked import read_asked
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, encode_json, read_json, read_regular, sync_directory, utc, write_json
+from overnight.folder import RunFolder, encode_json, read_regular, sync_directory, utc, write_json
 from overnight.hookfiles import HookFiles, command_of, files_of
 from overnight.processes import all_pids, identify, signal_name, stat
-from overnight.spec import RunSpec
 
 if TYPE_CHECKING:
     import subprocess
@@ -213,14 +213,6 @@ def publish(folder: RunFolder, path: Path, result: dict[str, Any]) -> None:
             return
 
 
-def asked(folder: RunFolder) -> RunSpec:
-    """Return what the run was asked for; FolderError if run.json is gone or was edited into something else."""
-    try:
-        return msgspec.convert((read_json(folder.run_json) or {}).get("spec"), RunSpec)
-    except msgspec.ValidationError as error:
-        raise FolderError(f"{folder.run_json} was edited ({error}): restore it") from error
-
-
 def main(argv: list[str]) -> int:
     """Run the hook unless somebody else does or has done it."""
     folder, key = RunFolder(Path(argv[1])), argv[2]
@@ -236,7 +228,7 @@ def main(argv: list[str]) -> int:
         return 1
     hook = Hook(payload)
     try:
-        spec = asked(folder)
+        spec = read_asked(folder).spec
         command = command_of(spec, key)
     except (FolderError, LookupError, ValueError) as error:
         said = f"it cannot be started: {error}" if isinstance(error, FolderError) else f"{key} is no hook of this run"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from overnight.asked import Asked
 from overnight.facts import Facts
 from overnight.inbox import Inbox
 from overnight.processes import boot_id
 from overnight.spending import Spending
-from overnight.standing import Asked, Standing
+from overnight.standing import Standing
 from overnight.states import RunState
 
 

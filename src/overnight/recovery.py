@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from overnight import client, launch
+from overnight.asked import Asked, read_asked
 from overnight.errors import FolderError, LaunchError, OvernightError
 from overnight.events import StopOrder
 from overnight.folder import RunFolder, drop_request, machine_id, read_journal, read_json
@@ -58,17 +59,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def judge(folder: RunFolder) -> Case:
     """Say what is to be done about a run. Only looks."""
     try:
-        asked = read_json(folder.run_json)
+        asked = read_asked(folder)
         one = client.status(folder)
-        if one["state"] == "damaged" or asked is None:
-            return Case(kind="blocked", text=f"is damaged: {one['cause_text']}")
-        spec = msgspec.convert(asked.get("spec"), RunSpec)
-    except (FolderError, msgspec.ValidationError) as error:
+    except FolderError as error:
         return Case(kind="blocked", text=f"is damaged: {error}")
-    return _well(folder, asked, one) or _unwanted(folder, spec) or _missing(folder, spec) or _BRING
+    if one["state"] == "damaged":
+        return Case(kind="blocked", text=f"is damaged: {one['cause_text']}")
+    return _well(folder, asked, one) or _unwanted(folder, asked.spec) or _missing(folder, asked.spec) or _BRING
 
 
-def _well(folder: RunFolder, asked: dict[str, Any], one: dict[str, Any]) -> Case | None:
+def _well(folder: RunFolder, asked: Asked, one: dict[str, Any]) -> Case | None:
     """Return the case of a run that no reboot has interrupted, or none of this machine."""
     rebooted = _boot_of(folder, asked) not in ("", boot_id())
     until = time.monotonic() + SETTLING_S
@@ -78,8 +78,8 @@ def _well(folder: RunFolder, asked: dict[str, Any], one: dict[str, Any]) -> Case
     state, cause = one["state"], one["cause"]
     if state in client.ENDED and cause != "host_rebooted":
         return Case(kind="rest", text=f"already {state}: nothing to do")
-    if one["foreign"] or asked.get("machine_id") not in (None, machine_id()):
-        return Case(kind="unasked", text=f"is kept on another machine ({asked.get('host')}): recover it there")
+    if one["foreign"] or asked.machine_id not in (None, machine_id()):
+        return Case(kind="unasked", text=f"is kept on another machine ({asked.host}): recover it there")
     if one["supervisor"]["alive"] or one["shim"]["alive"]:
         return Case(kind="rest", text=f"is {state}: left alone")
     if not rebooted:
@@ -121,10 +121,10 @@ def _adopted(one: dict[str, Any]) -> bool:
     return one["supervisor"]["alive"] and not one["shim"]["alive"] and one["state"] not in client.ENDED
 
 
-def _boot_of(folder: RunFolder, asked: dict[str, Any]) -> str:
+def _boot_of(folder: RunFolder, asked: Asked) -> str:
     """Return the boot in which the run went on last: that of its start, or of its newest recovery."""
     boots = [fact["boot_id"] for fact in read_journal(folder.journal) if fact["fact"] == "recovered"]
-    return str(boots[-1] if boots else asked.get("boot_id") or "")
+    return str(boots[-1] if boots else asked.boot_id)
 
 
 def _was_ending(folder: RunFolder) -> str | None:
@@ -189,7 +189,7 @@ def _alone(folder: RunFolder) -> Iterator[None]:
 
 
 def _place(folder: RunFolder) -> Outcome:
-    spec = msgspec.convert((read_json(folder.run_json) or {})["spec"], RunSpec)
+    spec = read_asked(folder).spec
     environ = launch.read_env(folder)
     known = folder.attempt_numbers()
     # The request first: a supervisor that does not find it writes down that the reboot has ended the run.

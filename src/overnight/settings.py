@@ -243,19 +243,25 @@ def _action_words(raw: object, origin: str) -> Layer:
         raise UsageError(f"action ({origin}) must be RULE=ACTION such as nonfinite=stop")
     found: Layer = {}
     for word in words:
-        rule, equals, action = str(word).strip().partition("=")
-        name = rule.strip().replace("-", "_")
-        if equals and name and action.strip() in ACTIONS and name not in RULES:
-            near = _near(name, RULES)
-            hint = f"did you mean {near}?" if near else f"rules are {', '.join(RULES)}"
-            raise UsageError(f"action {str(word)!r} ({origin}): there is no rule {name!r}; {hint}")
-        if not equals or name not in RULES or action.strip() not in ACTIONS:
-            raise UsageError(
-                f"action {str(word)!r} ({origin}) is not RULE=ACTION: rules are {', '.join(RULES)}; "
-                f"actions are {', '.join(ACTIONS)}"
-            )
-        found[f"action_{name}"] = (action.strip(), origin)
+        name, action = rule_action(word, origin)
+        found[f"action_{name}"] = (action, origin)
     return found
+
+
+def rule_action(word: object, origin: str) -> tuple[str, str]:
+    """Return (rule, action) of RULE=ACTION; UsageError, with what may have been meant, for anything else."""
+    rule, equals, action = (part.strip() for part in str(word).partition("="))
+    name = rule.replace("-", "_")
+    if equals and name and action in ACTIONS and name not in RULES:
+        near = _near(name, RULES)
+        hint = f"did you mean {near}?" if near else f"rules are {', '.join(RULES)}"
+        raise UsageError(f"action {str(word)!r} ({origin}): there is no rule {name!r}; {hint}")
+    if not equals or name not in RULES or action not in ACTIONS:
+        raise UsageError(
+            f"action {str(word)!r} ({origin}) is not RULE=ACTION: rules are {', '.join(RULES)}; "
+            f"actions are {', '.join(ACTIONS)}"
+        )
+    return name, action
 
 
 # -- from raw values to values ---------------------------------------------------------------------------------------

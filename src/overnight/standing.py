@@ -26,31 +26,6 @@ from overnight.states import RunState
 from overnight.waking import Wake
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What run.json says: the spec, when (seconds since the epoch) and in which boot, and where in the log it began."""
-
-    spec: RunSpec
-    epoch: float | None = None
-    log_start: int = 0
-    boot_id: str = ""
-
-    @property
-    def rebooted(self) -> bool:
-        """Say whether the machine was started anew since then."""
-        return bool(self.boot_id) and self.boot_id != boot_id()
-
-
-def read_asked(folder: RunFolder) -> Asked:
-    """Return what was asked; FolderError if run.json is gone or was edited into something else."""
-    written = read_json(folder.run_json)
-    if written is None:
-        raise FolderError(f"{folder.run_json} is gone; restore it: without it nobody knows how the run is to be read")
-    try:
-        return msgspec.convert(written, Asked)
-    except msgspec.ValidationError as error:
-        raise FolderError(f"{folder.run_json} was edited ({error}): restore it") from error
-
-
 class Standing:
     """The newest attempt, the state of the run, and the stop that was under way; nothing of it before a run began."""
 

@@ -24,6 +24,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from overnight.asked import read_asked
 from overnight.attempt import Attempt
 from overnight.attempts import Attempts
 from overnight.changes import applied
@@ -48,7 +49,7 @@ from overnight.shutdown import shutting_down
 from overnight.snapshot import verdict_line
 from overnight.spec import RunSpec
 from overnight.spending import Spending
-from overnight.standing import Standing, read_asked
+from overnight.standing import Standing
 from overnight.states import (
     Action,
     Alive,

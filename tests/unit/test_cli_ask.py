@@ -163,7 +163,7 @@ def test_a_time_of_day_is_asked_for_as_the_next_one(home: Path) -> None:
         ("--grace 2h", "grace (7200 s) would be longer than grace-max (1800 s)"),
         ("--grace-max 10s", "grace (60 s) would be longer than grace-max (10 s)"),
         ("--action stall", "is not RULE=ACTION"),
-        ("--action mine=stop", "is not RULE=ACTION"),
+        ("--action mine=stop", "there is no rule 'mine'"),
         ("--action stall=explode", "is not RULE=ACTION"),
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from overnight import spending as room
+from overnight.asked import Asked
 from overnight.clocks import uptime_s
 from overnight.facts import Facts
 from overnight.folder import RunFolder, utc
@@ -23,7 +24,7 @@ from overnight.processes import boot_id
 from overnight.rebooting import Reboot
 from overnight.spec import RunSpec
 from overnight.spending import Spending
-from overnight.standing import Asked, Standing
+from overnight.standing import Standing
 from overnight.states import RunState
 from overnight.waking import Wake
 

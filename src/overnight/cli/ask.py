@@ -13,18 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from overnight import client, launch
-from overnight.changes import applied, changed
+from overnight.asked import in_force
+from overnight.changes import changed
 from overnight.cli.page import local, money
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import figure, harmless, span
 from overnight.errors import FolderError, UsageError
-from overnight.folder import RunFolder, read_journal
+from overnight.folder import RunFolder
 from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES, Setting
 from overnight.quantities import RefusedError, epoch_of, quoted
-from overnight.settings import NOT_ASKED
+from overnight.settings import NOT_ASKED, rule_action
 from overnight.spec import RunSpec
 
 NOTE_EXAMPLES = """\
@@ -132,7 +131,7 @@ def _values(args: argparse.Namespace, now: float) -> dict[str, Any]:
         raw, setting = getattr(args, name), BY_NAME[name]
         if raw is not None:
             found[setting.field] = _parsed(setting, raw, now)
-    actions = dict(_action(word) for word in args.action or ())
+    actions = dict(rule_action(word, "flag --action") for word in args.action or ())
     return {**found, "actions": actions} if actions else found
 
 
@@ -147,28 +146,6 @@ def _parsed(setting: Setting, raw: str, now: float) -> Any:
     except (ValueError, KeyError, OverflowError) as error:
         wants = setting.wants + (f", or {LIFTED}" if setting.default is None else "")
         raise UsageError(f"{setting.label} cannot be {quoted(raw)} (flag {setting.flag}): give {wants}") from error
-
-
-def _action(word: str) -> tuple[str, str]:
-    rule, equals, action = word.strip().partition("=")
-    name = rule.strip().replace("-", "_")
-    if not equals or name not in RULES or action.strip() not in ACTIONS:
-        raise UsageError(
-            f"action {quoted(word)} (flag --action) is not RULE=ACTION: rules are {', '.join(RULES)}; "
-            f"actions are {', '.join(ACTIONS)}"
-        )
-    return name, action.strip()
-
-
-def in_force(folder: RunFolder) -> RunSpec:
-    """Return what a run goes by now: run.json and every change since, as its journal has them."""
-    asked = client.read_object(str(folder.run_json)) or {}
-    try:
-        spec = msgspec.convert(asked.get("spec"), RunSpec)
-    except msgspec.ValidationError as error:
-        raise FolderError(f"{folder.run_json} cannot be understood ({error}); it was edited: restore it") from error
-    facts = (fact.get("values") for fact in read_journal(folder.journal) if fact["fact"] == "set")
-    return applied(spec, [values for values in facts if isinstance(values, dict)])
 
 
 def _check(name: str, before: RunSpec, values: Mapping[str, Any]) -> None:

@@ -1,15 +1,18 @@
-"""The settings of a run as flags, for every verb that takes them; which settings there are stands in ``options``.
+"""What the verbs that make a run have in common: its settings as flags, and what they print of the launch.
 
-Only flags are made here and read back raw; what a value may be is the business of ``settings``.
+Which settings there are stands in ``options``. Only flags are made here and read back raw; what a value may be is the
+business of ``settings``.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from overnight import options
 from overnight.cli.parser import Parser
+from overnight.launch import Launched
 
 
 def add_settings(
@@ -53,3 +56,15 @@ def _add(group: argparse._ActionsContainer, setting: options.Setting, *, explain
 
 def _default(setting: options.Setting) -> str:
     return f"{setting.default:g}s" if setting.metavar == "TIME" else str(setting.default)
+
+
+def launched_facts(launched: Launched, one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a launch prints with --json: where the run is, and ``one``, its first status, in short."""
+    return {
+        "name": launched.folder.name,
+        "pid": launched.pid,
+        "executable": launched.executable,
+        "log": launched.log,
+        "folder": str(launched.folder.path),
+        **{name: one[name] for name in ("state", "cause", "cause_text")},
+    }

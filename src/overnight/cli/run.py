@@ -14,7 +14,7 @@ from typing import Any
 
 from overnight import client, doctor, launch, settings
 from overnight.cli.end import adopter, ended_code
-from overnight.cli.flags import add_settings, given
+from overnight.cli.flags import add_settings, given, launched_facts
 from overnight.cli.follow import offset_of_last
 from overnight.cli.foreground import Foreground
 from overnight.cli.logs import watch
@@ -138,7 +138,7 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
         one = client.wait(folder, on_stale=adopter(folder), until=lambda seen: bool(seen.get("records")))
     ended = one["state"] in client.ENDED
     if args.json:
-        print(json.dumps(_facts(launched, one)))
+        print(json.dumps(launched_facts(launched, one)))
     elif not ended:
         _say_started(launched, sys.stdout)
         if _taken_up(one):
@@ -185,19 +185,6 @@ def _early_end(launched: launch.Launched, one: dict[str, Any], offset: int, args
                 f"  next        overnight clean {launched.folder.name}   # then the name is free again", file=sys.stderr
             )
     return code
-
-
-def _facts(launched: launch.Launched, one: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": launched.folder.name,
-        "pid": launched.pid,
-        "executable": launched.executable,
-        "log": launched.log,
-        "folder": str(launched.folder.path),
-        "state": one["state"],
-        "cause": one["cause"],
-        "cause_text": one["cause_text"],
-    }
 
 
 def _places(launched: launch.Launched) -> str:

@@ -9,12 +9,11 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from overnight import adoption, client, launch, options, settings
 from overnight.adoption import Training
 from overnight.cli.end import ended_code
-from overnight.cli.flags import add_settings, given
+from overnight.cli.flags import add_settings, given, launched_facts
 from overnight.cli.notice import farewell
 from overnight.cli.parser import Parser, new_parser
 from overnight.errors import UsageError
@@ -52,7 +51,7 @@ def watch(words: list[str]) -> int:
     one = client.status(launched.folder)
     ended = one["state"] in client.ENDED
     if args.json:
-        print(json.dumps(_facts(launched, one)))
+        print(json.dumps(launched_facts(launched, one)))
     elif ended:
         print(farewell(launched.folder, one))
     else:
@@ -111,17 +110,6 @@ def _resolve(args: argparse.Namespace, training: Training, home: str) -> setting
 def _warn(sentences: Iterable[str]) -> None:
     for text in sentences:
         print(f"overnight: {text}", file=sys.stderr)
-
-
-def _facts(launched: launch.Launched, one: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": launched.folder.name,
-        "pid": launched.pid,
-        "executable": launched.executable,
-        "log": launched.log,
-        "folder": str(launched.folder.path),
-        **{name: one[name] for name in ("state", "cause", "cause_text")},
-    }
 
 
 def _say_watched(launched: launch.Launched) -> None:
