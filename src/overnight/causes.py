@@ -188,11 +188,18 @@ def _deciding(scene: Scene) -> Trace | None:
     return alone[-1] if alone else first[0]
 
 
+OWN_FAULT = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
+"""Signals that a process brings upon itself; not SIGABRT, by which a watchdog ends a rank that waits for another."""
+
+
 def _followed(rank: int | None, text: str, root: Root | None) -> bool:
-    """Say whether a rank only tells that a peer has left, while the launcher names another one that fell before it."""
-    if root is None or not (root.exit_code or root.signal) or None in (rank, root.rank):
+    """Say whether a rank only tells that a peer has left, while the launcher names another one that fell before it.
+
+    Whatever it says, if that one fell over its own feet: what follows (a data worker that is ended, too) is no cause.
+    """
+    if root is None or not (root.exit_code or root.signal) or None in (rank, root.rank) or rank == root.rank:
         return False
-    return rank != root.rank and PEER_LEFT.search(text) is not None
+    return root.signal in OWN_FAULT or PEER_LEFT.search(text) is not None
 
 
 def _chain(scene: Scene, trace: Trace) -> Iterator[Trace]:

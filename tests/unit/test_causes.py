@@ -672,6 +672,13 @@ def test_a_rank_that_dies_of_a_signal_is_the_cause_though_another_says_that_its_
 [rank0]:   File "/w/ddp.py", line 9, in <module>
 [rank0]:     dist.barrier()
 [rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234
+
+[rank0]: During handling of the above exception, another exception occurred:
+
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/w/ddp.py", line 9, in <module>
+[rank0]:     dist.barrier()
+[rank0]: RuntimeError: DataLoader worker (pid 18417) is killed by signal: Terminated.
 ============================================================
 ddp.py FAILED
 Root Cause (first observed failure):
