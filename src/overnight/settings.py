@@ -67,6 +67,7 @@ def resolve(
     values, origins = _parse(asked)
     _reconcile(values, origins)
     _date(values, origins, time.time() if now is None else now)
+    warnings += _idle(values, origins)
     _place(values, origins, str(home), here, warnings)
     if values["line_buffered"] and shutil.which("stdbuf", path=environ.get("PATH", os.defpath)) is None:
         raise UsageError(
@@ -300,6 +301,19 @@ def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
         f"grace ({values['grace']:g} s, {origins['grace']}) is longer than grace-max "
         f"({values['grace_max']:g} s, {origins['grace_max']}); lower the one or raise the other"
     )
+
+
+def _idle(values: dict[str, Any], origins: dict[str, str]) -> Iterator[str]:
+    """Yield a warning for each setting that does nothing without another one that was not given."""
+    again = bool(values["restarts"]) or values["recover"]
+    needs = {
+        "exit_limit": (values["steps"] is not None, "--steps: without the plan nobody knows the last step"),
+        "resume_args": (again, "--restarts or --recover: the command is never started a second time"),
+        "backoff": (bool(values["restarts"]), "--restarts: there is nothing to wait for"),
+    }
+    for name, (given, what) in needs.items():
+        if origins[name] != "default" and not given:
+            yield f"{name.replace('_', '-')} ({origins[name]}) does nothing without {what}"
 
 
 def _date(values: dict[str, Any], origins: dict[str, str], now: float) -> None:

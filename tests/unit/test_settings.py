@@ -541,3 +541,19 @@ def test_the_loss_limit_is_that_of_a_language_model_unless_one_is_asked_for(plac
 def test_a_command_that_the_run_folder_could_not_hold_is_refused(place: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="word 2 of the command is not valid UTF-8"):
         resolve(place, argv=("train", os.fsdecode(b"\xff")))
+
+
+@pytest.mark.parametrize(
+    ("alone", "with_it"),
+    [
+        ({"exit_limit": "20s"}, {"steps": "100"}),
+        ({"resume_args": "--resume latest"}, {"recover": True}),
+        ({"backoff": "5s"}, {"restarts": "3"}),
+    ],
+)
+def test_a_setting_that_does_nothing_alone_is_warned_about(
+    place: dict[str, Any], alone: dict[str, Any], with_it: dict[str, Any]
+) -> None:
+    (warning,) = settings.resolve(alone, ("train",), **place).warnings
+    assert "does nothing without --" in warning
+    assert settings.resolve({**alone, **with_it}, ("train",), **place).warnings == ()
