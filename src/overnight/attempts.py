@@ -119,19 +119,12 @@ class Attempts:
         Their supervisor takes the run over from this one: Owned. OvernightError if that cannot be done.
         """
         from overnight import launch, wiring  # for this rare case only: it brings subprocess with it, 2.4 MB
-        from overnight.engines import Placement
 
         try:
             environ = launch.read_env(self.folder)
         except FolderError:  # restarts were allowed later, by `overnight set`
             environ = {name: value for name, value in os.environ.items() if name != "OVERNIGHT_ROLE"}
-        placement = Placement(
-            run_dir=self.folder.path,
-            supervisor_argv=tuple(launch.supervisor_argv(self.folder)),
-            env=environ,
-            cwd=self.spec.cwd,
-        )
-        wiring.make_engine("local", self.facts.note).start(placement)
+        wiring.make_engine("local", self.facts.note).start(launch.placement(self.folder, self.spec, environ))
         self.facts.note("guard and shim were killed: new ones were placed, to start the command")
         raise Owned("new keepers were placed, with a supervisor of their own")
 
@@ -230,7 +223,7 @@ class Attempts:
         attempt = self.current
         if attempt is None or attempt.command is None or self.stopping is not None:
             return None
-        if how.exit_code == 0 and (target is None or (target.signal is None and target.exit_code in (0, None))):
+        if how.exit_code == 0 and (target is None or not target.bad):
             return None
         return postmortem.examine(
             how=how,

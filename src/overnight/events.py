@@ -92,6 +92,11 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None = None
     text: str | None = None
 
+    @property
+    def bad(self) -> bool:
+        """Say whether it is known to have ended badly: by a signal, or with another code than 0."""
+        return self.signal is not None or self.exit_code not in (0, None)
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request from the inbox.

@@ -72,7 +72,7 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
     environ = user_environment()
     for name in HANDED_ON:
         environ.pop(f"OVERNIGHT_{name}", None)  # started from within another run or its hook: not a part of that
-    _engine(spec.engine).check(_placement(folder, spec, environ))
+    _engine(spec.engine).check(placement(folder, spec, environ))
     make(folder, spec, origins, environ)
     notes: list[str] = []
     try:
@@ -108,7 +108,7 @@ def place(folder: RunFolder, spec: RunSpec, environ: dict[str, str], *, notes: l
     note and added to ``notes``. UsageError for an unknown engine, LaunchError if nothing could be placed.
     """
     said: list[str] = []
-    handle = wiring.make_engine(spec.engine, said.append).start(_placement(folder, spec, environ))
+    handle = wiring.make_engine(spec.engine, said.append).start(placement(folder, spec, environ))
     try:
         write_json(folder.engine_json, msgspec.structs.asdict(handle), fsync=True)
     except OSError as error:  # a full disk; the run lives, and goes on without it
@@ -156,7 +156,8 @@ def _engine(name: str) -> Engine:
     return wiring.make_engine(name, lambda _: None)
 
 
-def _placement(folder: RunFolder, spec: RunSpec, environ: dict[str, str]) -> Placement:
+def placement(folder: RunFolder, spec: RunSpec, environ: dict[str, str]) -> Placement:
+    """Return what is to be placed for a run, with ``environ`` as the environment of keepers and training."""
     return Placement(
         run_dir=folder.path,
         supervisor_argv=tuple(supervisor_argv(folder)),

@@ -180,7 +180,7 @@ def _stopped(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Dec
 def _ended_well(state: RunState, event: Ended, plan: Plan) -> Decision:
     # `python train.py | tee log` and `sh -c 'train; true'` exit 0 whatever became of the training in them.
     target = event.target
-    crash = target if target is not None and (target.signal is not None or target.exit_code not in (0, None)) else None
+    crash = target if target is not None and target.bad else None
     if plan.reached():
         text = f"reached step {plan.last_step} of {plan.steps}"
         if crash is None:

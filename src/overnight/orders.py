@@ -17,7 +17,6 @@ from overnight.attempts import Attempts
 from overnight.changes import changed
 from overnight.events import Request
 from overnight.facts import Facts
-from overnight.folder import write_atomic
 from overnight.inbox import Inbox
 from overnight.monitor import Monitor
 from overnight.shutdown import shutting_down
@@ -113,13 +112,15 @@ class Orders:
 
         Guard and shim hand theirs to this process; a supervisor without them has that of whoever has looked at the run.
         """
+        from overnight import launch  # for this rare case only: it brings subprocess with it, 2.4 MB
+
         path = self.attempts.folder.run_env
-        words = (processes.read_proc(os.getpid(), "environ") or b"").split(b"\0")
-        kept = b"\0".join(word for word in words if word and not word.startswith(b"OVERNIGHT_ROLE="))
-        if path.exists() or not kept:
+        environ = processes.environ(os.getpid())
+        if path.exists() or not environ:
             return
+        environ.pop("OVERNIGHT_ROLE", None)
         try:
-            write_atomic(path, kept, fsync=True, mode=0o600)
+            launch.write_env(self.attempts.folder, environ)
         except OSError as error:
             self.facts.note(f"{path} cannot be written, so it can only be started again by its shim: {error.strerror}")
 
