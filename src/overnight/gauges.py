@@ -53,9 +53,10 @@ class Gauges:
         """Return what the rules over time are asked with."""
         attempt, meter = self.attempts.current, self.monitor.meter
         running = self.monitor.state.state == "running"
+        active_s, elapsed_s = self.spending.used_s(attempt)
         return Moment(
-            active_s=self.spending.active_s(attempt),
-            elapsed_s=self.spending.elapsed_s(attempt),
+            active_s=active_s,
+            elapsed_s=elapsed_s,
             save_s=self.facts.save_s,
             step_s=meter.step_s,
             eta_s=meter.eta_s,
@@ -66,10 +67,11 @@ class Gauges:
     def now(self) -> Now:
         """Return what the status is built of."""
         attempt = self.attempts.current
+        active_s, elapsed_s = self.spending.used_s(attempt)
         return Now(
             attempt=attempt,
-            active_s=self.spending.active_s(attempt),
-            elapsed_s=self.spending.elapsed_s(attempt),
+            active_s=active_s,
+            elapsed_s=elapsed_s,
             silent_s=self.progress.silent_s() if self.monitor.state.state in ("running", "stopping") else None,
             resume_in_s=self.attempts.resume_in_s(),
         )

@@ -34,13 +34,18 @@ class Spending:
 
     def elapsed_s(self, attempt: Attempt | None) -> float:
         """Return the seconds since the launch, back-off included; those of an ended run stand still."""
+        return self.used_s(attempt)[1]
+
+    def used_s(self, attempt: Attempt | None) -> tuple[float, float]:
+        """Return both, ``active_s`` and ``elapsed_s``: asked for at every turn, and each look at the clock costs."""
         ended, clock = self.facts.ended or {}, self.facts.clock or {}
+        active_s = self.active_s(attempt)
         if isinstance(ended.get("elapsed_s"), (int, float)):
-            return float(ended["elapsed_s"])
+            return active_s, float(ended["elapsed_s"])
         since_s = 0.0
         if clock.get("boot_id") == boot_id():
             since_s = max(0.0, round(uptime_s() - clock["uptime_s"], 3))
-        return max(float(clock.get("elapsed_s", 0.0)) + since_s, self.active_s(attempt))
+        return active_s, max(float(clock.get("elapsed_s", 0.0)) + since_s, active_s)
 
     def elapsed_before_s(self, last_life: float) -> float:
         """Return what was used up to the last sign of life (since the epoch) in an earlier boot.
