@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
 # program:Debian package that brings it. Tests that need one that is not there are skipped and say so.
 PROGRAMS := sshd:openssh-server ssh:openssh-client unshare:util-linux ps:procps script:bsdutils tmux:tmux \
-  faketime:faketime
+  faketime:faketime chromium:chromium
 
 .PHONY: demo test test-long lint bench clean programs
 .DELETE_ON_ERROR:
@@ -35,8 +35,14 @@ lint: $(VENV)/.lint-ready
 	$(VENV)/bin/mypy
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; else echo "shellcheck is not here: skipped"; fi
 
-bench: $(VENV)/.test-ready
+# The peers have an environment of their own, so that nothing of theirs is needed or measured by accident.
+bench: $(VENV)/.test-ready build/bench/peers/.ready
 	$(VENV)/bin/python bench/run.py $(ARGS)
+
+build/bench/peers/.ready: requirements/peers.txt | $(VENV)/bin/python
+	$(VENV)/bin/python -m venv build/bench/peers
+	build/bench/peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from false_alarms import pytest_terminal_summary
+
+__all__ = ["pytest_configure", "pytest_terminal_summary"]
+
 
 def pytest_configure() -> None:
     """Undo what `nohup` and `&` in a script leave behind: whatever the tests start would inherit ignored signals."""

@@ -10,8 +10,9 @@ import os
 import time
 
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
-from overnight.kept import ENDED, add_keepers, alive, boot_id, read_object
+from overnight.kept import ENDED, add_keepers, alive, boot_id, changed_at, read_object
 from overnight.patience import STALE_EVERY_S, FolderWatch, Patience, hooks_failed, hooks_left, kept, over
+from overnight.sweep import each
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,13 @@ def list_runs(home: str, *, full: bool = False) -> list[Status]:
     Without ``full`` the keepers of ended runs are not looked up: nobody keeps them any more.
     """
     boot = boot_id()
-    return _oldest_first([_look(os.path.join(home, "runs", name), name, boot, full=full) for name in run_names(home)])
+    found = each(run_names(home), lambda name: _look(os.path.join(home, "runs", name), name, boot, full=full))
+    return _oldest_first([one for one in found if not _gone(home, one)])
+
+
+def _gone(home: str, one: Status) -> bool:
+    """Say whether a run has no files because its folder was removed while others were looked at."""
+    return one["state"] == "damaged" and not os.path.isdir(os.path.join(home, "runs", one["name"]))
 
 
 def _oldest_first(found: list[Status]) -> list[Status]:
@@ -105,16 +112,17 @@ class Listing:
 
     def look(self) -> list[Status]:
         """Return the statuses as they are now, oldest first."""
-        boot = boot_id()
-        seen: dict[str, tuple[object, Status]] = {}
-        for name in run_names(self.home):
+        boot, names = boot_id(), run_names(self.home)
+
+        def look(name: str) -> tuple[object, Status]:
             path = os.path.join(self.home, "runs", name)
             was, mark = self._known.get(name), _mark(path + "/status.json")
             ended = was is not None and was[1]["state"] in ENDED and not kept(was[1])
             fresh = was is None or not ended or mark is None or mark != was[0]
-            seen[name] = (mark, _look(path, name, boot, full=self.full)) if fresh or was is None else was
-        self._known = seen
-        return _oldest_first([one for _, one in seen.values()])
+            return (mark, _look(path, name, boot, full=self.full)) if fresh or was is None else was
+
+        self._known = dict(zip(names, each(names, look), strict=True))
+        return _oldest_first([one for _, one in self._known.values() if not _gone(self.home, one)])
 
 
 def _mark(path: str) -> tuple[int, int] | None:
@@ -130,7 +138,9 @@ def run_names(home: str) -> list[str]:
     """Return the names of all runs in order; hidden entries and plain files are none."""
     try:
         with os.scandir(os.path.join(home, "runs")) as entries:
-            return sorted(entry.name for entry in entries if entry.name[0] != "." and entry.is_dir())
+            found = [entry for entry in entries if entry.name[0] != "."]
+        folders = each(found, os.DirEntry.is_dir)  # some disks say only when asked what an entry is
+        return sorted(entry.name for entry, folder in zip(found, folders, strict=True) if folder)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -176,11 +186,11 @@ def _latest(home: str, names: list[str]) -> str:
         except FolderError:
             found = {}
         at = found.get("created_at")
-        return (at if isinstance(at, str) else "", os.stat(path).st_mtime)
+        return (at if isinstance(at, str) else "", changed_at(path) or 0.0)
 
     if not names:
         raise NoSuchRunError(f"there are no runs in {home} yet; `overnight run -- COMMAND` starts one")
-    return max(names, key=created)
+    return max(zip(each(names, created), names, strict=True), key=lambda one: one[0])[1]
 
 
 def _only_live(home: str) -> str:

@@ -21,6 +21,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``step`` is the optimizer step as printed; ``dt_s`` seconds per step; ``mfu`` percent as printed; ``source`` and
     ``offset`` the place of the line's first byte; ``part`` counts the records of one line; ``at`` the arrival in
     seconds since the epoch; ``glued`` says that a number touches a neighbouring record and must not trigger anything.
+    ``tokens`` are those of this step, ``tokens_total`` all that the program has counted so far. ``per_device``: the
+    rates are of one device, as printed. ``early``: released before all of it is known (a NaN waits for nothing); the
+    whole record of the same place follows if the log goes on.
     """
 
     reader: str
@@ -34,6 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     loss: float | None = None
     dt_s: float | None = None
     tokens: float | None = None
+    tokens_total: float | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
     mfu: float | None = None
@@ -42,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: float | None = None
     extra: dict[str, float | str] | None = None
     glued: bool = False
+    per_device: bool = False
+    early: bool = False
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,15 +90,23 @@ class Facts:
             self.say("note", text=text, **({} if file is None else {"file": file}))
 
     def judge(self, verdict: Verdict) -> bool:
-        """Write a verdict down; False if it is already there."""
-        key = key_of(verdict)
-        if key in self.keys:
-            return False
+        """Write a verdict down; False if it is already there, though perhaps without the step that is known by now."""
+        if key_of(verdict) not in self.keys:
+            self._say_verdict(verdict)
+            return True
+        if verdict.step is not None and self.verdicts[self._place_of(verdict)].step is None:
+            self._say_verdict(verdict)
+        return False
+
+    def _say_verdict(self, verdict: Verdict) -> None:
         # A verdict's own time is the time mark before its line (a rebuild gives the same); shown is when it was judged.
         details = msgspec.structs.asdict(verdict)
         details.pop("at")
         self.say("verdict", epoch=time.time(), **details)
-        return True
+
+    def _place_of(self, verdict: Verdict) -> int:
+        key = key_of(verdict)
+        return next(place for place, one in enumerate(self.verdicts) if key_of(one) == key)
 
     def fresh_request(self, name: str, request: Request) -> bool:
         """Write a request down; False if the file of that name was written down before."""
@@ -216,5 +224,9 @@ class Facts:
             verdict = msgspec.convert({**known, "at": epoch}, Verdict)
         except msgspec.ValidationError:
             return  # edited by hand: it counts as never written, and will be found again
+        if key_of(verdict) in self.keys:  # told again, with its step
+            first = self.verdicts[place := self._place_of(verdict)]
+            self.verdicts[place] = msgspec.structs.replace(verdict, at=first.at)
+            return
         self.keys.add(key_of(verdict))
         self.verdicts.append(verdict)

@@ -138,6 +138,8 @@ class RunFolder:
         self.hooks = path / "hooks"
         self.evidence = path / "evidence"
         self.ballast = path / "evidence" / "ballast"
+        self.report_html = path / "report.html"
+        self.report_json = path / "report.json"
         self.shim_json = path / "shim.json"
         self.shim_log = path / "shim.log"
         self.supervisor_log = path / "supervisor.log"

@@ -113,8 +113,8 @@ class Hooks:
             if self.fold.offer(event, now, details, hold=self._choked()):
                 self._start_event(event, details)
 
-    def end(self, now: float) -> None:
-        """Start the hooks that fit the run's end. Doing it again, also from a later supervisor, changes nothing."""
+    def end(self) -> None:
+        """Write down which hooks fit the run's end; ``turn`` starts them. Doing it again changes nothing."""
         if not (self.spec.on_end or self.spec.on_event):
             return
         status = self.describe()
@@ -131,7 +131,6 @@ class Hooks:
                 self._put(f"end-{attempt:03d}-{number}", payload)
         if self.fold.flush() is not None:
             self._save_fold()
-        self._start_waiting(now)
 
     def turn(self, now: float) -> bool:
         """Take in what has ended and start what waits; True if something has changed."""

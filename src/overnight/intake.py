@@ -21,9 +21,9 @@ from overnight.errors import FolderError
 from overnight.events import Verdict
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.history import decode_state, encode_state, open_history, set_aside
+from overnight.history.store import decode_state, encode_state, open_history, set_aside
 from overnight.logfile import LogFile, Mark
-from overnight.monitor import Entry, Monitor, Outcome
+from overnight.monitor import Batch, Entry, Monitor, Outcome
 from overnight.space import NETWORK, LogSpace, filesystem_type
 from overnight.spec import RunSpec
 
@@ -52,7 +52,8 @@ class Intake:
         self.history, damage = open_history(folder.metrics_db, network=filesystem_type(folder.path) in NETWORK)
         if damage is not None:
             facts.note(damage)
-        self.pending: list[Entry] = []
+        self.pending: list[Entry | Batch] = []
+        self.waiting = 0  # records in it
         self.judged: list[Verdict] = []
         self.dirty = False
         self.more = False
@@ -61,6 +62,8 @@ class Intake:
         marks = self._restore()
         self.restored = bool(marks)
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
+        if not self.restored:
+            self.history.read_again(self.log.position()[0])
         self.space = LogSpace(self.log_path)
         self.disk_full = False
         self.retry_at = 0.0
@@ -138,10 +141,11 @@ class Intake:
         except sqlite3.Error as error:
             self._give_up_damaged(error)
             self.facts.note(f"records cannot be stored for now ({error}); they are read again from the log later")
-            self.behind = len(self.pending) > MAX_PENDING
+            self.behind = self.waiting > MAX_PENDING
             self.retry_at = time.monotonic() + RETRY_S
             return
         self.pending.clear()
+        self.waiting = 0
         self.judged.clear()
         self.dirty = False
 
@@ -151,6 +155,7 @@ class Intake:
         Nothing is lost: all of it is in the log, and the place up to which it is stored has not moved.
         """
         self.pending.clear()
+        self.waiting = 0
         self.judged.clear()
         self.retry_at = time.monotonic() + RETRY_S
         if self.history.usable():
@@ -254,8 +259,10 @@ class Intake:
 
     def _take(self, outcome: Outcome) -> list[Verdict]:
         if not self.behind:
-            self.pending += outcome.entries
+            for piece in outcome.pieces:
+                self.pending += [piece] if isinstance(piece, Batch) else piece
+                self.waiting += len(piece)
             self.judged += outcome.verdicts
-        if outcome.entries:
+        if outcome.pieces:
             self.dirty = True
         return outcome.verdicts

@@ -105,10 +105,19 @@ def add_keepers(found: Status, path: str, boot: str) -> None:
     if found["state"] in ENDED:
         found["stale"] = True  # whoever adopts it runs the hooks that are left
         return
-    found["stale"] = bool(known) or time.time() - os.stat(path).st_mtime > NEWBORN_S
+    born = changed_at(path)
+    found["stale"] = bool(known) or (born is not None and time.time() - born > NEWBORN_S)
     if not same_boot and found["state"] != "damaged":
         found["state"], found["cause"] = "failed", "host_rebooted"
         found["cause_text"] = "the machine was started anew while the run was going on"
+
+
+def changed_at(path: str) -> float | None:
+    """Return when a run folder got or lost an entry last (seconds since the epoch); None if it was removed."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def _hooks_wait(found: Status) -> bool:

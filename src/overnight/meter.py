@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import Any, Final
+from operator import sub
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from overnight.events import Measure, Record
 from overnight.flops import six_n, six_n_attention
+from overnight.pace import Pace
+
+if TYPE_CHECKING:
+    from overnight.batches import Batch
 
 # Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line.
 _GAINS: Final = 21
@@ -35,13 +40,8 @@ _SCALARS: Final = (
     "_anchor_step",
     "_anchor_at",
     "_arrival_dt_s",
-    "prints_dt",
-    "_sum_tokens",
-    "_sum_dt_s",
-    "_rates",
-    "_sum_inverse_rates",
 )
-_LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None}
+_LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None, "epoch": None}
 """Scalars too, with what they are in a snapshot of a version that did not know them."""
 
 _NEEDS_TOKENS: Final = "give --tokens-per-step or print tokens"
@@ -83,7 +83,8 @@ class Meter:
 
     ``records`` counts them; ``step`` and ``loss`` are the latest printed; ``highest_step`` is of the whole run,
     ``first_step`` and ``last_step`` of this attempt. ``segment`` rises whenever the step falls: the program
-    went back to an earlier point (or a new attempt began), the window is emptied and the sums go on.
+    went back to an earlier point (or a new attempt began), the window is emptied and the sums go on; ``fell_from`` is
+    the step and ``epoch`` before the last fall that this object has seen. ``epoch`` is this attempt's latest.
     ``grad_norm_nonfinite`` counts records whose gradient norm is NaN or infinite, ``highest_epoch`` is the highest
     printed; both are of the whole run.
     """
@@ -96,14 +97,11 @@ class Meter:
         "_capacity",
         "_flops",
         "_gains",
+        "_pace",
         "_previous_step",
         "_rank",
-        "_rates",
-        "_sum_dt_s",
-        "_sum_inverse_rates",
-        "_sum_tokens",
-        "_tokens_per_step",
-        "_window",
+        "epoch",
+        "fell_from",
         "figures",
         "first_step",
         "grad_norm_nonfinite",
@@ -111,7 +109,6 @@ class Meter:
         "highest_step",
         "last_step",
         "loss",
-        "prints_dt",
         "records",
         "segment",
         "step",
@@ -126,9 +123,7 @@ class Meter:
         self._flops = six_n(figures.params)
         self._attention = six_n_attention(figures.params, figures.layers, figures.seq_len, figures.width)
         self._capacity = figures.devices * figures.peak_flops if figures.peak_flops else None
-        self._tokens_per_step = figures.tokens_per_step
-        # (dt in seconds, tokens of a step with known dt, printed rate of a step with neither, finite loss)
-        self._window: deque[tuple[float | None, float | None, float | None, float | None]] = deque(maxlen=window)
+        self._pace = Pace(figures.tokens_per_step, figures.devices, window)
         self._gains: deque[int] = deque(maxlen=_GAINS)
         self.records = 0
         self.segment = 0
@@ -142,13 +137,10 @@ class Meter:
         self._anchor_step = 0
         self._anchor_at = 0.0
         self._arrival_dt_s: float | None = None
-        self.prints_dt = False
-        self._sum_tokens = 0.0
-        self._sum_dt_s = 0.0
-        self._rates = 0
-        self._sum_inverse_rates = 0.0
         self.grad_norm_nonfinite = 0
         self.highest_epoch: float | None = None
+        self.epoch: float | None = None
+        self.fell_from: tuple[int, float | None] | None = None
 
     def add(self, record: Record) -> None:
         """Take in one record. Every statement here and in ``_pace`` runs once per log line of the night."""
@@ -161,21 +153,45 @@ class Meter:
         arrived_s = None
         if step is not None and -_STEP_LIMIT < step < _STEP_LIMIT:
             arrived_s = self._advance(step, record.at)
-        dt, tokens, rate = self._pace(record, arrived_s)
-        if dt is not None and tokens is not None:
-            self._sum_tokens += tokens
-            self._sum_dt_s += dt
-        loss = record.loss
-        if loss is not None:
-            self.loss = loss
-            if not -inf < loss < inf:
-                loss = None
-        self._window.append((dt, tokens, rate, loss))
+        self._pace.take(record, step, arrived_s)
+        if record.loss is not None:
+            self.loss = record.loss
         self.records += 1
         norm, epoch = record.grad_norm, record.epoch
         if norm is not None and not -inf < norm < inf:
             self.grad_norm_nonfinite += 1
-        if epoch is not None and -inf < epoch < inf and (self.highest_epoch is None or epoch > self.highest_epoch):
+        if epoch is not None and -inf < epoch < inf:
+            self._reach(epoch)
+
+    def follows(self, rank: int | None, step: int) -> bool:
+        """Say whether a record of this rank and step would go on the segment."""
+        previous = self._previous_step
+        return previous is not None and previous < step < _STEP_LIMIT and (rank or 0) == self._rank
+
+    def add_many(self, batch: Batch) -> None:
+        """Take in the records of ``batch``, with the very result of adding them one by one.
+
+        The first one ``follows``, the steps rise, the losses are finite, no number is NaN.
+        """
+        steps, columns = batch.steps, batch.columns
+        arrived_s = self._advance(steps[0], batch.at)
+        self._gains.extend(map(sub, steps[1:][-_GAINS:], steps[-_GAINS - 1 :]))
+        last = steps[-1]
+        self._previous_step = self.step = self.last_step = last
+        self.highest_step = max(last, last if self.highest_step is None else self.highest_step)
+        self._pace.take_many(batch, arrived_s)
+        self.loss = batch.loss[-1]
+        self.records += len(steps)
+        norms = columns.get("grad_norm")
+        if norms is not None and not (min(norms) > -inf and max(norms) < inf):
+            self.grad_norm_nonfinite += sum(not -inf < norm < inf for norm in norms)
+        for epoch in columns.get("epoch", ()):
+            if -inf < epoch < inf:
+                self._reach(epoch)
+
+    def _reach(self, epoch: float) -> None:
+        self.epoch = epoch
+        if self.highest_epoch is None or epoch > self.highest_epoch:
             self.highest_epoch = epoch
 
     def _adopt(self, rank: int) -> bool:
@@ -184,7 +200,7 @@ class Meter:
             if rank > self._rank:
                 return False
             # Another rank repeats the same steps: that is no new segment, but times between the two mean nothing.
-            self._window.clear()
+            self._pace.part()
             self._previous_step = None
         self._rank = rank
         return True
@@ -200,6 +216,7 @@ class Meter:
                 self._anchor_step, self._anchor_at = step, at
         elif previous is None or step < previous:
             if previous is not None:
+                self.fell_from = (previous, self.epoch)
                 self.new_segment()
             self._anchor_step, self._anchor_at, self._arrival_dt_s = step, at, None
         arrived_s = self._arrival_dt_s
@@ -210,37 +227,10 @@ class Meter:
             self.highest_step = step
         return arrived_s
 
-    def _pace(self, record: Record, arrived_s: float | None) -> tuple[float | None, float | None, float | None]:
-        """Return (dt, tokens, rate): seconds and tokens of the step, or if neither can be known the printed rate.
-
-        A printed dt leads, even where it is useless (0, NaN): then this record says nothing about time. Where none is
-        printed the arrival stands in for it, and a printed rate gives whichever of the two is missing.
-        """
-        printed = record.dt_s
-        self.prints_dt = printed is not None
-        dt = arrived_s if printed is None else printed
-        if dt is None or not 0 < dt < inf:
-            if printed is not None:
-                return None, None, None
-            dt = None
-        tokens = record.tokens
-        if tokens is None or not 0 < tokens < inf:
-            tokens = self._tokens_per_step
-        rate = record.tokens_per_s
-        if rate is None or (dt is not None and tokens is not None) or not 0 < rate < inf:
-            return dt, tokens if dt is not None else None, None
-        if dt is not None:
-            return dt, rate * dt, None
-        if tokens is not None:
-            return tokens / rate, tokens, None
-        self._rates += 1
-        self._sum_inverse_rates += 1 / rate
-        return None, None, rate
-
     def new_segment(self) -> None:
         """Begin a stretch of rising steps: the window is emptied, run sums and the learned interval stay."""
         self.segment += 1
-        self._window.clear()
+        self._pace.part()
         self._previous_step = None
 
     def begin_attempt(self) -> None:
@@ -248,6 +238,7 @@ class Meter:
         self.new_segment()
         self.first_step = None
         self.last_step = None
+        self.epoch = None
         self._rank = None
 
     @property
@@ -257,34 +248,19 @@ class Meter:
         return max(set(gains), key=lambda gain: (gains.count(gain), -gain), default=1)
 
     @property
+    def prints_dt(self) -> bool:
+        """Say whether the latest line had a step time."""
+        return self._pace.prints_dt
+
+    @property
     def step_s(self) -> float | None:
         """Seconds per step over the window; None while unknown."""
-        return self._rolling()[0]
-
-    def _rolling(self) -> tuple[float | None, float | None, float | None]:
-        """Return (dt, tokens per second, loss average) of the window, summed afresh so that no error piles up."""
-        times = [dt for dt, _, _, _ in self._window if dt is not None]
-        losses = [loss for _, _, _, loss in self._window if loss is not None]
-        both = [(dt, tokens) for dt, tokens, _, _ in self._window if dt is not None and tokens is not None]
-        rates = [rate for _, _, rate, _ in self._window if rate is not None]
-        speed = None
-        if both:
-            speed = sum(tokens for _, tokens in both) / sum(dt for dt, _ in both)
-        elif rates:
-            # Steps of equal size: tokens over time is the harmonic mean, not the mean of the rates.
-            speed = len(rates) / sum(1 / rate for rate in rates)
-        return _mean(times), speed, _mean(losses)
-
-    def _average(self) -> float | None:
-        """Return tokens per second of the whole run: all tokens over all step times; None before the first."""
-        if self._sum_dt_s > 0:
-            return self._sum_tokens / self._sum_dt_s
-        return self._rates / self._sum_inverse_rates if self._rates else None
+        return self._pace.rolling()[0]
 
     def measure(self) -> Measure:
         """Return every figure as of the last record, with a word for each one that is unknown."""
-        dt_s, speed, loss_avg = self._rolling()
-        average = self._average()
+        dt_s, speed, loss_avg = self._pace.rolling()
+        average = self._pace.average()
         flops, attention, capacity = self._flops, self._attention, self._capacity
         figures: dict[str, float | None] = {
             "step": self.step,
@@ -349,13 +325,13 @@ class Meter:
         return _NEEDS_TIME if figures["dt_s"] is None else None
 
     def _needs_speed(self, figures: dict[str, float | None], waits: str | None) -> str:
-        no_tokens = None if self._tokens_per_step else _NEEDS_TOKENS
+        no_tokens = None if self.figures.tokens_per_step else _NEEDS_TOKENS
         return "; ".join(need for need in (no_tokens, waits or self._needs_time(figures)) if need)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that was learned as builtins (msgpack or JSON with NaN); figures and window size are not in it."""
         state: dict[str, Any] = {name: getattr(self, name) for name in (*_SCALARS, *_LATER)}
-        state["window"] = list(self._window)
+        state.update(self._pace.snapshot())
         state["gains"] = list(self._gains)
         return state
 
@@ -365,14 +341,9 @@ class Meter:
             setattr(self, name, state[name])
         for name, unknown in _LATER.items():
             setattr(self, name, state.get(name, unknown))
-        self._window.clear()
-        self._window.extend((dt, tokens, rate, loss) for dt, tokens, rate, loss in state["window"])
+        self._pace.restore(state)
         self._gains.clear()
         self._gains.extend(state["gains"])
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _product(flops: float | None, speed: float | None, capacity: float | None) -> float | None:

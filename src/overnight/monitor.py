@@ -2,41 +2,37 @@
 
 Joins tail, readers, meter, rules and lifecycle; no clock, no file, no process. Time is an argument, so a week of
 training is judged in milliseconds. The whole state can be saved and restored between any two bytes (``snapshot``,
-``restore``), and records and verdicts are the same for any chunking of the bytes.
+``restore``), and records and verdicts are the same for any chunking of the bytes. Long stretches in which nothing
+happens are read and judged many lines at once, which changes the speed and nothing else.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, cast
 
 import msgspec
 
 from overnight.announce import announced
+from overnight.batches import Batch, Entry, Outcome
+from overnight.calm import FEW, MOST, calm_part
+from overnight.earliness import Early
 from overnight.events import Measure, Record, Verdict
 from overnight.lifecycle import decide
 from overnight.meter import Figures, Meter
 from overnight.readers import Reader
 from overnight.readers.sniff import Sniffer
-from overnight.rules import Moment, RecordRule, TimeRule
+from overnight.rules import CalmRule, Fall, Memory, Moment, RecordRule, SegmentRule, TimeRule
 from overnight.states import Decision, Event, Plan, Reached, RunState
 from overnight.tail import Line, Tail
 
+__all__ = ["Batch", "Entry", "Monitor", "Outcome"]
 
-class Entry(NamedTuple):
-    """A record with its place in the run: the attempt and the segment of rising steps it belongs to."""
+MANY: Final = 64
+"""Lines that come together, from which on it pays to look whether they can be read at once."""
 
-    record: Record
-    attempt: int
-    segment: int
-
-
-class Outcome(NamedTuple):
-    """What a piece of log gave: entries and verdicts, each in the order of the log."""
-
-    entries: list[Entry]
-    verdicts: list[Verdict]
+_PATIENCE: Final = 4096  # lines read one by one between two looks
 
 
 class Monitor:
@@ -53,12 +49,14 @@ class Monitor:
         time_rules: Sequence[TimeRule],
         figures: Figures,
         window: int,
+        segment_rules: Sequence[SegmentRule] = (),
         restarts: int = 0,
         backoff_s: float = 2.0,
     ) -> None:
         self.make_readers = make_readers
         self.rules = tuple(rules)
         self.time_rules = tuple(time_rules)
+        self.segment_rules = tuple(segment_rules)
         self.figures = figures
         self.window = window
         self.meter = Meter(figures, window)
@@ -79,8 +77,11 @@ class Monitor:
         # Kept here, in one transaction with the rest, for whoever measures silences.
         self.remembered: dict[str, Any] = {}
         self._moved_to: int | None = None
-        self._asked: list[tuple[RecordRule, dict[str, Any]]] = []
+        self._asked: list[tuple[RecordRule, Memory]] = []
+        self._calm: list[CalmRule] | None = None
+        self._early = Early()
         self._forget()
+        self._forget_falls()
 
     def begin_attempt(self, number: int) -> None:
         """A new attempt of the command begins: what the rules remember of the last one is over."""
@@ -92,7 +93,9 @@ class Monitor:
         self.sniffer = Sniffer(self.make_readers())
         self.sick_since = None
         self.phase = self._moved_to = None
+        self._early = Early()
         self._forget()
+        self._forget_falls()
 
     def change(self, rules: Sequence[RecordRule], time_rules: Sequence[TimeRule], figures: Figures) -> None:
         """Go on with other rules or another plan; what a rule of the same name remembers stays."""
@@ -110,17 +113,23 @@ class Monitor:
         tail = self.tails.get(source)
         if tail is None:
             tail = self.tails[source] = Tail(offset=offset)
-        return self._lines(tail.feed(data), at, source)
+        found = Outcome([], [])
+        lines, block, start = tail.take(data)
+        if lines:
+            self._lines(lines, at, source, found)
+        if block.count(b"\n") < MANY:
+            self._lines(tail.split(block, start), at, source, found)
+        else:
+            self._block(block, start, at, source, found)
+        return found
 
     def flush(self, at: float) -> Outcome:
-        """No more bytes will come from this attempt: read the unfinished lines too."""
-        entries: list[Entry] = []
-        verdicts: list[Verdict] = []
+        """No more bytes will come from this attempt: read the unfinished lines too, and what readers hold back."""
+        found = Outcome([], [])
         for source in sorted(self.tails):
-            some = self._lines(self.tails[source].flush(), at, source)
-            entries += some.entries
-            verdicts += some.verdicts
-        return Outcome(entries, verdicts)
+            self._lines(self.tails[source].flush(), at, source, found)
+        self._records(self.sniffer.flush(), found)
+        return found
 
     def forget_sources(self, kept: Sequence[int]) -> None:
         """Drop the half lines of sources that are no longer followed."""
@@ -181,6 +190,7 @@ class Monitor:
             "segment": self.segment,
             "first_segment": self._first_segment,
             "sick_since": self.sick_since,
+            "early": self._early.snapshot(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -194,39 +204,156 @@ class Monitor:
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
         first_segment = state.get("first_segment", segment)
         phase, moved_to, remembered = state.get("phase"), state.get("moved_to"), dict(state.get("remembered", {}))
+        early = Early.restore(state.get("early", []))
         # Only now, when all of it was understood: half a state would be worse than none.
         self.tails, self.sniffer, self.meter = tails, sniffer, meter
         self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
         self._first_segment = first_segment
         self.phase, self._moved_to, self.remembered = phase, moved_to, remembered
+        self._early = early
         self._forget()
+        self._forget_falls()
         for name, memory in memories.items():  # over what a fresh one holds, for an older version may know less
             self.memories[name].update(memory)
 
-    def _lines(self, lines: Sequence[Line], at: float, source: int) -> Outcome:
+    def _block(self, block: bytes, start: int, at: float, source: int, found: Outcome) -> None:
+        """Read many whole lines: at once as far as they have one shape, and else one by one."""
+        tail = self.tails[source]
+        place, few = 0, 1
+        while place < len(block):
+            reader = self.sniffer.settled
+            # Of the type: what a plug-in has is asked for line by line, where it is guarded.
+            read = None if self._calm is None or self._early.pending else getattr(type(reader), "block", None)
+            run = None if read is None else read(reader, block, place, start, at, source)
+            if run is not None and len(run[0]) >= FEW:
+                self.sniffer.passed()
+                self._run(run[0], found)
+                place, few = run[1], 1
+                continue
+            end = place
+            for _ in range(MANY if read is None else few):
+                end = block.find(b"\n", end) + 1 or len(block)
+            self._lines(tail.split(block[place:end], start + place), at, source, found)
+            place, few = end, 1 if read is None else min(2 * few, _PATIENCE)
+
+    def _lines(self, lines: Sequence[Line], at: float, source: int, found: Outcome) -> None:
+        """Read lines one by one."""
+        sniffer = self.sniffer
         entries: list[Entry] = []
-        verdicts: list[Verdict] = []
-        sniffer, meter, attempt = self.sniffer, self.meter, self.attempt
         for line in lines:
             records = sniffer(line, at, source)
             if not records:
                 self._hear(line.text)
             for record in records:
-                meter.add(record)
-                if record.kind != "train" or record.step is None or record.step != self._moved_to:
-                    self._moved_to = record.step
-                    self.moves += 1
-                    self.phase = None
-                if meter.segment != self.segment:
-                    self.segment = meter.segment
-                    self.sick_since = None
-                    self._forget()
-                entries.append(Entry(record, attempt, self.segment))
-                for rule, memory in self._asked:  # anew for each record: a segment may have begun with it
-                    verdict = rule(record, memory)
-                    if verdict is not None:
-                        verdicts.append(self._found(verdict))
-        return Outcome(entries, verdicts)
+                self._record(record, entries, found.verdicts)
+        if entries:
+            found.pieces.append(entries)
+
+    def _records(self, records: Sequence[Record], found: Outcome) -> None:
+        """Measure and judge records one by one."""
+        entries: list[Entry] = []
+        for record in records:
+            self._record(record, entries, found.verdicts)
+        if entries:
+            found.pieces.append(entries)
+
+    def _record(self, record: Record, entries: list[Entry], verdicts: list[Verdict]) -> None:
+        """Measure and judge one record. Every statement here runs once per log line of a night that is not calm."""
+        pending = None
+        if record.early or self._early.pending:
+            if record.early:
+                self._early.hold(record, self.segment, self.sick_since, self._memories())
+                self._judge(record, verdicts)
+                return
+            pending = self._early.take(record)
+            if pending is not None and pending.segment == self.segment:
+                self.sick_since = pending.sick_since
+                self._remember(pending.memories)
+        meter = self.meter
+        meter.add(record)
+        if record.kind != "train" or record.step is None or record.step != self._moved_to:
+            self._moved_to = record.step
+            self.moves += 1
+            self.phase = None
+        if meter.segment != self.segment:
+            self._new_segment(record, verdicts)
+        entries.append(Entry(record, self.attempt, self.segment))
+        for rule, memory in self._asked:  # anew for each record: a segment may have begun with it
+            verdict = rule(record, memory)
+            if verdict is not None:
+                verdicts.append(self._found(verdict))
+        if pending is not None and pending.segment == self.segment:
+            self._judge_again(pending.since)
+
+    def _judge(self, record: Record, verdicts: list[Verdict]) -> None:
+        for rule, memory in self._asked:
+            verdict = rule(record, memory)
+            if verdict is not None:
+                verdicts.append(self._found(verdict))
+
+    def _judge_again(self, records: Sequence[Record]) -> None:
+        """Let the rules remember records that were judged, and told of, before an earlier one was whole."""
+        for record in records:
+            if record.early:
+                self._early.renew(record, self.sick_since, self._memories())
+            self._judge(record, [])
+
+    def _new_segment(self, record: Record, verdicts: list[Verdict]) -> None:
+        """The step has fallen: what rules remember is over."""
+        meter = self.meter
+        self.segment = meter.segment
+        self.sick_since = None
+        self._forget()
+        if meter.fell_from is None:
+            return
+        step, epoch = meter.fell_from
+        fall = Fall(step=step, epoch=epoch, first_step=meter.first_step or 0, interval=meter.interval)
+        for rule in self.segment_rules:
+            verdict = rule.on_fall(record, fall, self.memories[rule.name])
+            if verdict is not None:
+                verdicts.append(self._found(verdict))
+
+    def _run(self, run: Batch, found: Outcome) -> None:
+        """Judge many records: at once where nothing happens, and one by one where something may."""
+        size = len(run)
+        place = begun = 0
+        few = 1
+        while place < size:
+            calm = self._pass(run, place)
+            if calm:
+                place, few = place + calm, 1
+                continue
+            if place > begun:
+                found.pieces.append(run.part(begun, place, attempt=self.attempt, segment=self.segment))
+            begun = min(size, place + few)
+            self._records([run.record(index) for index in range(place, begun)], found)
+            place, few = begun, min(2 * few, MANY)
+        if place > begun:
+            found.pieces.append(run.part(begun, place, attempt=self.attempt, segment=self.segment))
+
+    def _pass(self, run: Batch, begin: int) -> int:
+        """Measure and judge at once the records from ``begin`` on that no rule has anything to say about.
+
+        Return how many they were; 0 where they are too few to be worth it, and then nothing has changed.
+        """
+        if self._calm is None or not self.meter.follows(run.rank, run.steps[begin]):
+            return 0
+        some = run.part(begin, begin + MOST, attempt=self.attempt, segment=self.segment)
+        least = min(FEW, len(run) - begin)
+        found = calm_part(some, [(rule, self.memories[rule.name]) for rule in self._calm], least)
+        if found is None:
+            return 0
+        some, changes = found
+        for rule, changed in zip(self._calm, changes, strict=True):
+            self.memories[rule.name].update(changed)
+        self.meter.add_many(some)
+        count = len(some)
+        new = count - (some.steps[0] == self._moved_to)
+        if new:
+            self.moves += new
+            self.phase = None
+            self._moved_to = some.steps[-1]
+        return count
 
     def _hear(self, text: str) -> None:
         """Take in what a line that is no record says about the silence to come."""
@@ -248,6 +375,25 @@ class Monitor:
             self.memories.setdefault(limit.name, limit.fresh())
         self._ask()
 
+    def _forget_falls(self) -> None:
+        """Give the rules of an attempt's segments a fresh memory."""
+        for rule in self.segment_rules:
+            self.memories[rule.name] = rule.fresh()
+
+    def _memories(self) -> dict[str, Memory]:
+        """Return a copy of what the record rules remember."""
+        return {rule.name: dict(memory) for rule, memory in self._asked}
+
+    def _remember(self, memories: dict[str, Memory]) -> None:
+        """Let the record rules remember what ``_memories`` has copied."""
+        for rule, memory in self._asked:
+            if rule.name in memories:
+                memory.clear()
+                memory.update(memories[rule.name])
+
     def _ask(self) -> None:
         """Pair the rules with their memories; one that has nothing to judge by is not asked at all."""
         self._asked = [(rule, self.memories[rule.name]) for rule in self.rules if not getattr(rule, "silent", False)]
+        # Of the type: a plug-in is asked record by record, where it is guarded.
+        able = all(hasattr(type(rule), "calm") for rule, _ in self._asked)
+        self._calm = [cast("CalmRule", rule) for rule, _ in self._asked] if able else None

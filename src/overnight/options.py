@@ -16,6 +16,7 @@ from overnight.quantities import (
     commands,
     count,
     duration_s,
+    hours,
     moment,
     money,
     number,
@@ -195,7 +196,10 @@ SETTINGS: tuple[Setting, ...] = (
     _duration("stall", None, "end the run after this long without a new step (default: learned)", "judge"),
     _duration("start_limit", None, "end the run if its first step takes longer (default: only alert)", "judge"),
     _duration("exit_limit", None, "end a command that is still there so long after its last step", "judge"),
-    _number("max_hours", "end the run before this many hours, early enough for its save", "limit"),
+    Setting(
+        name="max_hours", parse=hours, wants="a number of hours such as 8 or 7.5, or 8h, 90m", metavar="X",
+        group="limit", help="end the run before this many hours, early enough for its save",
+    ),
     Setting(
         name="until",
         parse=moment,
@@ -235,6 +239,7 @@ SETTINGS: tuple[Setting, ...] = (
         "shell command at the end; WHEN: success, failure, limit, stopped or always (default); repeatable",
     ),
     _duration("hook_timeout", 60.0, "time a hook may take", "tell"),
+    _choice("report", ("end", "never"), "end", "when report.html is made in the run folder", "tell"),
     *(_choice(f"action_{rule}", ACTIONS, None, f"what {rule} asks for", "judge") for rule in RULES),
     Setting(
         name="checkpoints",

@@ -53,6 +53,12 @@ def duration_s(raw: object) -> float:
     return seconds
 
 
+def hours(raw: object) -> float:
+    """Return hours above zero: 8, 7.5; what has a unit of time is turned into hours: 8h, 90m, 1h30m, 2d."""
+    written = raw.strip().lower() if isinstance(raw, str) else ""
+    return duration_s(written) / 3600.0 if written and written[-1] in UNITS_S else number(raw)
+
+
 def wait_s(raw: object) -> float:
     """Return seconds, 0 included."""
     text = str(raw).strip().lower()

@@ -70,6 +70,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_event: tuple[str, ...] = ()
     on_end: tuple[str, ...] = ()
     hook_timeout_s: float = 60.0
+    report: Literal["end", "never"] = "end"
 
     def loss_limit(self) -> float | None:
         """Return the loss above which a run diverges: asked for, or a language model's; None: no limit."""

@@ -13,6 +13,9 @@ from overnight.intake import Intake
 COMMIT_EVERY_S = 5.0
 """A commit is much of what a line a second costs at rest."""
 
+EARLIER = 5 / 6
+"""A commit comes this much of the time early rather than in a turn of its own, a moment behind a line."""
+
 COMMIT_RECORDS = 5000
 DISK_EVERY_S = 10.0
 
@@ -33,8 +36,8 @@ class Storing:
     def turn(self, now: float) -> bool:
         """Commit if it is time for it; True if there was anything new since the last commit."""
         moved = self.intake.dirty
-        much = bool(self.intake.judged) or len(self.intake.pending) >= COMMIT_RECORDS
-        if moved and (much or now - self.committed_at >= COMMIT_EVERY_S):
+        much = bool(self.intake.judged) or self.intake.waiting >= COMMIT_RECORDS
+        if moved and (much or now - self.committed_at >= COMMIT_EVERY_S * EARLIER):
             self.committed_at = now
             self.intake.commit()
             self.facts.sync()

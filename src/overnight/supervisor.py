@@ -41,9 +41,11 @@ from overnight.keepers import Keepers
 from overnight.lifecycle import stopping_again
 from overnight.orders import Orders
 from overnight.ownership import Owned, Owner
+from overnight.parting import NOBODY, Parting
 from overnight.progress import Progress
 from overnight.publishing import Publisher
 from overnight.rebooting import Reboot
+from overnight.rules import Moment
 from overnight.saves import SaveWatch
 from overnight.shutdown import shutting_down
 from overnight.snapshot import verdict_line
@@ -135,9 +137,20 @@ class Supervisor:
         self.orders = Orders(
             inbox=self.inbox, facts=facts, attempts=attempts, monitor=monitor, happen=self._happen, change=self._change
         )
+        self.parting = Parting(
+            self.folder,
+            facts,
+            intake=self.intake,
+            hooks=self.hooks,
+            publisher=self.publisher,
+            gauges=self.gauges,
+            wake=self.wake,
+            obey=self._obey,
+        )
         if self.hooks.summary() is not None:
             self.wake.watch_folder(self.folder.hooks)
         self.slept_s: float | None = None
+        self.moment: Moment | None = None  # of this turn, once the rules were asked
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -153,11 +166,12 @@ class Supervisor:
         else:
             self._begin()
             # As if by the timer: what happened while no supervisor lived has not been told to this one.
-            self.turn(Woke(log=False, names=frozenset(), exits=frozenset(), signals=()))
+            self.turn(NOBODY)
         while not self._over():
             self.slept_s = self._timeout_s()
             self.turn(self.wake.sleep(self.slept_s))
-        self._see_out()
+        how = self.monitor.state.exit
+        self.parting.see_out(None if how is None else how.at)
         return OVER
 
     def _over(self) -> bool:
@@ -193,6 +207,7 @@ class Supervisor:
         if not self.owner.still():
             raise Owned("a later supervisor has taken the run over")
         self.progress.tick(self.slept_s)
+        self.moment = None
         if self._placed():
             self._read()
         self.attempts.look(woke, self.intake.grew_at)
@@ -225,7 +240,7 @@ class Supervisor:
         if going_on:
             # Between two attempts active time stands still, and what is nearly due stays so.
             least_s = 1.0 if self.monitor.state.state == "backoff" else 0.01
-            waits.append(max(least_s, self.monitor.due_s(self.gauges.moment())))
+            waits.append(max(least_s, self.monitor.due_s(self.moment or self.gauges.moment())))
         waits += [
             self.attempts.next_look_s(now, going_on=going_on),
             self.saves.saves.next_look_s(now),
@@ -270,7 +285,8 @@ class Supervisor:
         attempt = self.attempts.current
         if attempt is None or not self.attempts.going_on(self.monitor.state.state):
             return
-        found = self.monitor.tick(self.gauges.moment())
+        self.moment = self.gauges.moment()
+        found = self.monitor.tick(self.moment)
         for verdict in found:
             self._judge(verdict)
         if found:
@@ -357,24 +373,6 @@ class Supervisor:
         self.watching.saved = False
         if not self._over():  # what is published then says already which hooks are waited for
             self.publisher.turn(self.gauges, moved=moved)
-
-    def _see_out(self) -> None:
-        """The run is over: publish that, run the hooks that were asked for, take what is left in the inbox."""
-        self.intake.close()  # and gives back the space that it kept ahead of the log: the hooks may need it
-        self.facts.sync()  # a hook may turn the machine off
-        self.hooks.end(boot_clock())
-        woke = Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
-        while True:
-            self.hooks.turn(boot_clock())
-            self._obey(woke)
-            self.publisher.urgent = True
-            self.publisher.publish(self.gauges.now())
-            if not self.hooks.busy():
-                break
-            wait_s = self.hooks.next_look_s(boot_clock())
-            woke = self.wake.sleep(TIMER_S if wait_s is None else min(TIMER_S, wait_s))
-        self.facts.sync()
-        self.folder.drop_ballast()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -62,6 +62,14 @@ class Tail:
 
     def feed(self, data: bytes) -> list[Line]:
         """Return the lines that ``data``, the next bytes of the source, completes."""
+        lines, block, start = self.take(data)
+        return lines + self.split(block, start) if block else lines
+
+    def take(self, data: bytes) -> tuple[list[Line], bytes, int]:
+        """Return the unfinished line if ``data`` completes it, the whole lines behind it uncut, and where they begin.
+
+        For whoever reads many lines at a time; ``split`` cuts them. Every line of them ends with a newline.
+        """
         if b"\r" in data or b"\x08" in data:
             data = data.translate(_ENDS)
         begin = self.offset
@@ -69,19 +77,17 @@ class Tail:
         end = data.rfind(b"\n") + 1
         if not end:
             self._hold(data)
-            return []
+            return [], b"", begin
         lines: list[Line] = []
         first = 0
         if self._partial or self._start != begin:
             first = data.index(b"\n") + 1
             self._hold(data[: first - 1])
             lines = self._release(begin + first)
-        if first < end:
-            lines += self._split(data[first:end], begin + first)
         self._start = begin + end
         if end < len(data):
             self._hold(data[end:])
-        return lines
+        return lines, data[first:end], begin + first
 
     def flush(self) -> list[Line]:
         """Return the unfinished line, if there is one, and begin a new line: the writer has ended."""
@@ -121,12 +127,12 @@ class Tail:
         self._start = start
         return lines
 
-    def _split(self, data: bytes, start: int) -> list[Line]:
-        """Return the lines of ``data``, which begins at a line's start and ends with a line's end."""
-        pieces = data.splitlines(keepends=True)
-        if len(data) > self._max_line and max(map(len, pieces)) > self._max_line:
+    def split(self, block: bytes, start: int) -> list[Line]:
+        """Return the lines of ``block``: whole lines that ``take`` gave, or some of them, the first at ``start``."""
+        pieces = block.splitlines(keepends=True)
+        if len(block) > self._max_line and max(map(len, pieces)) > self._max_line:
             return self._split_long(pieces, start)
-        text = data.decode("utf-8", "replace")
+        text = block.decode("utf-8", "replace")
         if "\0" in text:
             text = text.replace("\0", "")
         if "\x1b" in text:
@@ -138,8 +144,8 @@ class Tail:
     def _split_long(self, pieces: list[bytes], start: int) -> list[Line]:
         """Return the lines of ``pieces`` one by one, because some of them exceed the cap."""
         lines: list[Line] = []
-        self._start = start
+        single = Tail(self._max_line, offset=start)
         for piece in pieces:
-            self._hold(piece[:-1])
-            lines += self._release(self._start + len(piece))
+            single._hold(piece[:-1])
+            lines += single._release(single._start + len(piece))
         return lines

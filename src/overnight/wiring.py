@@ -17,20 +17,28 @@ from overnight.errors import UsageError
 from overnight.meter import Figures
 from overnight.monitor import Monitor
 from overnight.readers import Reader
+from overnight.readers.jsonlines import JsonLines
+from overnight.readers.keyvalue import KeyValue
 from overnight.readers.nanogpt import NanoGPT
 from overnight.readers.pattern import Pattern
-from overnight.readers.telemetry import Telemetry
-from overnight.rules import RecordRule, TimeRule
+from overnight.readers.trainer import Trainer
+from overnight.rules import RecordRule, SegmentRule, TimeRule
 from overnight.rules.collapse import Collapse
 from overnight.rules.divergence import Divergence
 from overnight.rules.limits import Cost, Until, WallClock
 from overnight.rules.nonfinite import Nonfinite
+from overnight.rules.rewind import Rewind
 from overnight.rules.spike import Spike
 from overnight.rules.stall import Stall
 from overnight.rules.steps import MaxSteps
 from overnight.spec import RunSpec
 
-READERS: dict[str, Callable[[], Reader]] = {"telemetry": Telemetry, "nanogpt": NanoGPT}
+READERS: dict[str, Callable[[], Reader]] = {
+    "nanogpt": NanoGPT,
+    "trainer": Trainer,
+    "jsonlines": JsonLines,
+    "keyvalue": KeyValue,  # the general one last: of equals the first counts
+}
 
 
 Action = dict[str, Any]
@@ -87,6 +95,10 @@ TIME_RULES: dict[str, Callable[[RunSpec, Action], TimeRule]] = {
     "until": _until,
     "cost": _cost,
 }
+
+
+SEGMENT_RULES: tuple[SegmentRule, ...] = (Rewind(),)
+"""They only note, and nobody sets what they ask for."""
 
 
 # Imported only when one is made: a supervisor needs none, and subprocess alone would cost it 2.4 MB all night.
@@ -174,6 +186,7 @@ def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
         make_readers=lambda: [make() for make in makers],
         rules=make_rules(spec, complain),
         time_rules=make_time_rules(spec),
+        segment_rules=SEGMENT_RULES,
         figures=make_figures(spec),
         window=spec.window,
         restarts=spec.restarts,
@@ -226,10 +239,18 @@ class Guarded:
 
     def __call__(self, *words: Any) -> Any:
         """Call the plug-in; None from one that has raised."""
+        return self._ask(self.inner, words)
+
+    def flush(self) -> Any:
+        """Return what a reader has held back; nothing from one that holds nothing, or has raised."""
+        held = getattr(self.inner, "flush", None)
+        return () if held is None else self._ask(held, ()) or ()
+
+    def _ask(self, what: Callable[..., Any], words: tuple[Any, ...]) -> Any:
         if self.broken:
             return None
         try:
-            return self.inner(*words)
+            return what(*words)
         except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything; it must not end a night
             self.broken = True
             self.complain(f"{self.said} failed and is asked no more: {error!r}")

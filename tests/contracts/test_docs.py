@@ -10,8 +10,11 @@ import ast
 import contextlib
 import io
 import json
+import lzma
 import os
 import re
+import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -27,27 +30,37 @@ from overnight import (
     doctor,
     dumps,
     errors,
+    exporting,
     hookfiles,
     lifecycle,
     machine,
     options,
     proof,
+    publishing,
     snapshot,
     states,
     symptoms,
     wiring,
 )
 from overnight.attempt import Attempt
+from overnight.batches import Entry
 from overnight.changes import changed
 from overnight.cli.parser import HOOK_FAILED
 from overnight.engines import Engine
-from overnight.events import Request, RuleAction, Severity, Verdict
+from overnight.events import Record, Request, RuleAction, Severity, Verdict
 from overnight.facts import Facts
 from overnight.folder import RunFolder, write_json
 from overnight.folding import Fold
+from overnight.history.chunks import NUMBERS
+from overnight.history.store import History
 from overnight.hooks import Hooks
+from overnight.past.comparing import Pair
+from overnight.readers import Reader, programs
+from overnight.readers.fields import LOSSES, PLACE, field_of
 from overnight.readers.pattern import Pattern
-from overnight.rules import collapse, divergence, nonfinite, spike, stall
+from overnight.reindexing import Rebuilt
+from overnight.report.gather import of_run
+from overnight.rules import CalmRule, collapse, divergence, nonfinite, spike, stall
 from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
 from overnight.states import RunState
 from overnight.tail import Line
@@ -249,10 +262,12 @@ def test_every_rule_is_documented_with_its_action() -> None:
     documented = table(own_text("reference.md", "Rules").split("| Action |")[0])
     spec = bare_spec()
     rules = [*wiring.make_rules(spec, no_complaints), *wiring.make_time_rules(spec)]
-    assert set(documented) == {rule.name for rule in rules} | rules_by_literal()
+    falls = {rule.name for rule in wiring.SEGMENT_RULES}
+    assert set(documented) == {rule.name for rule in rules} | falls | rules_by_literal()
     assert {rule.name for rule in rules} == {*wiring.RULES, *wiring.TIME_RULES} == {*options.RULES}
-    for rule in rules:
+    for rule in (*rules, *wiring.SEGMENT_RULES):
         assert CODE.findall(documented[rule.name][0]) == [rule.action], rule.name
+    assert {documented[name][1] for name in falls} == {"note"}
     for rule in rules:
         warns = rule.name in states.LIMITS or rule.name == "spike"  # limits are no illness, and a spike passes
         assert documented[rule.name][1] == ("warn" if warns else "critical"), rule.name
@@ -329,15 +344,235 @@ def test_every_action_and_severity_is_documented() -> None:
 
 
 def test_every_reader_is_documented_and_reads_the_lines_of_its_section() -> None:
-    assert set(table(own_text("reference.md", "Readers"))) == {*wiring.READERS, Pattern.name}
+    documented = list(table(own_text("reference.md", "Readers")))
+    assert documented == [*wiring.READERS, Pattern.name]
+    named = CODE.findall(table(own_text("reference.md", "Status JSON"))["reader"][1])
+    assert named == documented
     for name, make in wiring.READERS.items():
         lines = "\n".join(blocks(section("reference.md", name))).splitlines()
         assert len(lines) >= 3, name
-        for line in lines:
-            records = make()(Line(line, 0), 0.0, 0)
-            assert records, f"{name} does not read {line!r}"
-            assert records[0].step is not None, line
-            assert records[0].loss is not None, line
+        reader = make()
+        records: list[Record] = []
+        for number, line in enumerate(lines):
+            records += reader(Line(line, number), 0.0, 0) or ()
+        records += getattr(reader, "flush", tuple)()
+        told = {record.offset for record in records if record.step is not None and record.loss is not None}
+        bars = {number for number, line in enumerate(lines) if "it/s]" in line}
+        assert told == {*range(len(lines))} - bars, name
+
+
+def test_the_fields_that_readers_understand_are_documented() -> None:
+    documented = table(section("reference.md", "Fields"))
+    places = {"reader", "source", "offset", "part", "at", "kind", "step", "extra", "glued", "per_device", "early"}
+    assert set(documented) == {*Record.__struct_fields__} - places
+    read = 0
+    for field, cells in documented.items():
+        if field in ("rank", "loss"):
+            continue
+        for name in CODE.findall(cells[0]):
+            if not name.startswith("--"):
+                meant = PLACE.get(field_of(name), field_of(name))
+                assert meant == field, f"{name} is read as {meant!r}, not as {field}"
+                read += 1
+    assert read > 25
+    order = [field_of(name) for name in CODE.findall(documented["loss"][0])]
+    assert order == [name for name in LOSSES if name != "val_loss"]
+
+
+def test_every_program_is_documented_with_its_reader_or_what_to_do() -> None:
+    documented = table(own_text("reference.md", "Programs"))
+    assert list(documented) == [program.name for program in programs.PROGRAMS]
+    for program in programs.PROGRAMS:
+        by, advice = documented[program.name]
+        assert CODE.findall(by) == ([] if program.reader is None else [program.reader]), program.name
+        assert program.reader is None or program.reader in wiring.READERS, program.name
+        assert advice == program.advice, program.name
+
+
+def methods_of(protocol: type) -> set[str]:
+    known = {name for one in protocol.__mro__ for name in (*vars(one), *vars(one).get("__annotations__", ()))}
+    return {name for name in known if not name.startswith("_") or name == "__call__"}
+
+
+def test_the_contract_of_plug_ins_is_documented() -> None:
+    reader, rule = (
+        set(table(f"| {part}")) for part in re.split(r"(?m)^\| A (?=\w+ has)", section("reference.md", "Plug-ins"))[1:]
+    )
+    assert reader - {"flush", "block"} == methods_of(Reader)
+    assert rule == methods_of(CalmRule)
+    assert any(hasattr(make(), "flush") for make in wiring.READERS.values())
+    assert any(hasattr(make(), "block") for make in wiring.READERS.values())
+
+
+# -- what the verbs that look back print -----------------------------------------------------------------------------
+
+
+LOG = "".join(f"step: {n}, loss: {'nan' if n == 40 else 4 - n / 100}, dt: 0.5, beta: 7\n" for n in range(1, 61))
+
+
+def said_of(*words: str) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        assert cli.main([*words]) == 0, words
+    return said.getvalue()
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the path of a log in an empty home."""
+    monkeypatch.setenv("OVERNIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.log").write_text(LOG)
+    return str(tmp_path / "train.log")
+
+
+def keys_below(value: object) -> set[str]:
+    """Return the keys of an object, or of the objects of a list; empty for anything else."""
+    parts = value if isinstance(value, list) else [value]
+    return {key for part in parts if isinstance(part, dict) for key in part}
+
+
+def unsaid(documented: dict[str, list[str]], shown: dict[str, object], *, free: set[str]) -> set[str]:
+    """Return the keys one level down that the row of their parent does not name; ``free`` have names of their own."""
+    return {
+        f"{key}.{inside}"
+        for key, value in shown.items()
+        if key not in free
+        for inside in keys_below(value) - set(CODE.findall(documented[key][1]))
+    }
+
+
+def test_every_key_of_a_report_is_documented(log: str) -> None:
+    shown = json.loads(said_of("report", log, "--json", "--tokens-per-step", "100"))
+    documented = table(own_text("reference.md", "Report JSON"))
+    assert set(documented) == set(shown)
+    assert shown["timeline"], "the NaN is in it"
+    assert unsaid(documented, shown, free={"unknown", "limits"}) == set()
+    assert {part for one in shown["goodput"]["parts"] for part in one} <= set(CODE.findall(documented["goodput"][1]))
+    assert set(table(section("reference.md", "limits"))) == set(shown["limits"])
+    assert documented["format"][0] == str(shown["format"])
+
+
+def test_every_key_of_a_report_of_a_run_is_documented(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "quiet")
+    a_status(folder)
+    facts = Facts(folder)
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7)
+    facts.note("looks well")
+    (folder.evidence / "check-1").mkdir(parents=True)
+    (folder.evidence / "check-1" / "facts.json").write_text("{}")
+    shown = of_run(folder, time.time())
+    documented = table(own_text("reference.md", "Report JSON"))
+    assert set(documented) == set(shown)
+    assert shown["checkpoints"]
+    assert shown["proofs"]
+    assert unsaid(documented, shown, free={"unknown", "limits"}) == set()
+
+
+def test_every_key_of_a_replay_is_documented(log: str) -> None:
+    shown = json.loads(said_of("replay", log, "--json", "--stall", "10m"))
+    documented = table(own_text("reference.md", "Replay JSON"))
+    only_runs = {key for key, cells in documented.items() if cells[1].startswith("runs only")}
+    assert set(documented) - only_runs == set(shown)
+    assert shown["end"]["rule"] == "nonfinite"
+    assert unsaid(documented, shown, free={"unjudged"}) == set()
+    assert set(shown["end"]["saved"]) <= set(CODE.findall(documented["end"][1]))
+
+
+def test_every_key_of_a_replay_of_a_run_is_documented(tmp_path: Path) -> None:
+    with lzma.open(ROOT / "tests" / "nights" / "run_nan" / "output.log.xz") as packed:
+        text = packed.read()
+    place = tmp_path / "run_nan"
+    shutil.copytree(ROOT / "tests" / "nights" / "run_nan", place)
+    (place / "output.log").write_bytes(text)
+    asked = json.loads((place / "run.json").read_text())
+    asked["spec"]["log"] = str(place / "output.log")
+    (place / "run.json").write_text(json.dumps(asked))
+    shown = json.loads(said_of("replay", str(place), "--json", "--max-loss", "99"))
+    documented = table(own_text("reference.md", "Replay JSON"))
+    assert set(documented) == set(shown)
+    assert shown["changed"]
+    assert unsaid(documented, shown, free={"unjudged", "changed"}) == set()
+    (night,) = [one["night"] for one in shown["verdicts"] if one["ends"] and not one["after_end"]]
+    assert set(night) <= set(CODE.findall(documented["verdicts"][1]))
+
+
+def test_every_way_to_compare_with_a_night_is_documented() -> None:
+    documented = table(own_text("reference.md", "Replay JSON"))
+    known = set(re.findall(r'"([a-z ]+)"', (Pair.__doc__ or "")))
+    assert len(known) == 8
+    assert known <= set(CODE.findall(documented["verdicts"][1] + documented["night"][1]))
+
+
+def test_every_key_of_a_read_record_is_documented(log: str) -> None:
+    lines = [json.loads(line) for line in said_of("read", log, "--json").splitlines()]
+    assert len(lines) == 60
+    documented = table(own_text("reference.md", "read"))
+    keys = [key for key in documented if not key.startswith("--")]
+    assert all(list(line) == keys for line in lines)
+    assert CODE.findall(documented["kind"][0]) == [*exporting.KINDS]
+
+
+def test_the_columns_of_an_export_are_documented() -> None:
+    found = {cells[0]: CODE.findall(cells[1]) for cells in rows(section("reference.md", "Columns of an export"))}
+    assert found["one row per step"] == list(exporting.VIEW)
+    assert found["`--all-attempts`"] == list(exporting.ALL)
+    assert found["then, if any record has it"] == list(NUMBERS)
+    asked = table(own_text("reference.md", "export"))
+    assert CODE.findall(asked["--to"][0])[:3] == list(exporting.FORMS)
+    assert CODE.findall(asked["--kind"][0]) == [*exporting.KINDS, "all"]
+
+
+def test_the_keys_of_export_and_reindex_are_documented() -> None:
+    said = CODE.findall(table(own_text("reference.md", "reindex"))["--json"][0])
+    assert said == [*Rebuilt._fields, "file"]
+    said = CODE.findall(table(own_text("reference.md", "export"))["--json"][0])
+    written = re.search(r'json\.dumps\(\{("file".*?)\}\)', (SOURCE / "cli" / "history.py").read_text())
+    assert written is not None
+    assert said[1:] == re.findall(r'"(\w+)":', written[1])
+
+
+def test_the_tables_of_metrics_db_are_documented(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.db"
+    History(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        made = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        (form,) = db.execute("PRAGMA user_version").fetchone()
+    text = section("run-folder.md", "metrics.db")
+    documented = {word for cells in rows(text) for word in CODE.findall(cells[0])}
+    assert documented == {name for name in made if not name.startswith("sqlite_")}
+    assert f"Form {form} (`PRAGMA user_version` is {form})" in text
+
+
+def test_the_python_of_the_run_folder_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = [block for block in blocks(section("run-folder.md", "metrics.db")) if "Views" in block]
+    monkeypatch.chdir(tmp_path)
+    history = History(tmp_path / "metrics.db")
+    entries = [Entry(Record(reader="keyvalue", offset=n, step=n, loss=1.0, dt_s=0.5), 1, 1) for n in range(1, 9)]
+    history.commit(entries, [], state=b"")
+    history.close()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(text, {})
+    assert said.getvalue() == "1 8 1.0\n"
+
+
+def test_how_many_attempts_a_status_shows_is_documented() -> None:
+    assert f"the newest {publishing.SHOWN_ATTEMPTS};" in table(own_text("reference.md", "Status JSON"))["attempts"][1]
+
+
+def test_max_hours_reads_every_form_that_is_documented() -> None:
+    words = CODE.findall(table(section("reference.md", "Settings"))["--max-hours"][1])
+    read = [options.BY_NAME["max_hours"].parse(word) for word in words]
+    assert read == [8, 7.5, 8, 1.5, 1.5, 48]
+
+
+def test_the_picture_of_the_readme_is_a_small_png() -> None:
+    (name,) = re.findall(r"!\[[^\]]+\]\((\S+\.png)\)", (ROOT / "README.md").read_text())
+    data = (ROOT / name).read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(data) < 250_000
 
 
 def test_the_pattern_of_the_how_to_reads_and_names_known_groups() -> None:

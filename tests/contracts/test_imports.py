@@ -16,7 +16,7 @@ import overnight
 ROOT = Path(overnight.__file__).parent
 PURE = (
     "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail "
-    "ladder causes traces symptoms folding"
+    "ladder causes traces symptoms folding goodput stepping batches calm earliness pace counting"
 ).split()
 IMPURE = {"os", "time", "subprocess", "sqlite3", "socket", "threading", "pathlib"}
 IMPLEMENTATIONS = ("overnight.readers.", "overnight.rules.", "overnight.engines.")
@@ -106,7 +106,7 @@ def test_the_reader_of_imports_sees_every_form() -> None:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"overnight.supervisor", "overnight.readers.telemetry", "overnight.cli", "overnight.shim"} <= set(FILES)
+    assert {"overnight.supervisor", "overnight.readers.keyvalue", "overnight.cli", "overnight.shim"} <= set(FILES)
     assert "overnight.lifecycle" in ours("overnight.monitor")
     assert "overnight.readers.nanogpt" in loaded("overnight.supervisor")
 
@@ -147,7 +147,7 @@ def test_only_wiring_imports_implementations() -> None:
 
 def _is_support(name: str) -> bool:
     """Say whether a file of a room for plug-ins is one that its implementations share, and holds none itself."""
-    return name == "overnight.readers.sniff" or name.startswith("overnight.engines.")
+    return name in ("overnight.readers.sniff", "overnight.readers.programs") or name.startswith("overnight.engines.")
 
 
 def test_implementations_do_not_know_each_other() -> None:

@@ -21,7 +21,7 @@ import pytest
 from overnight import client
 from overnight.facts import Facts
 from overnight.folder import RunFolder, machine_id
-from overnight.history import records_of
+from overnight.history.store import records_of
 from overnight.spec import RunSpec
 
 FOLDERS = Path(__file__).parent / "folders"

@@ -179,6 +179,7 @@ class Runs:
         self.env = {
             **kept,
             "OVERNIGHT_HOME": str(home),
+            "OVERNIGHT_REPORT": "never",  # a process more for each of a thousand runs; tests of it say --report end
             "PATH": f"{BIN}:{os.environ.get('PATH', os.defpath)}",
             "XDG_CONFIG_HOME": str(work / "config"),
         }

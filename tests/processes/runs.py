@@ -25,7 +25,7 @@ import pytest
 
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.history import records_of
+from overnight.history.store import records_of
 from overnight.intake import Intake
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
@@ -179,6 +179,7 @@ class Home:
         given = os.environ.items()
         self.env = {name: value for name, value in given if not name.startswith("OVERNIGHT_") and name not in unset}
         self.env |= {"OVERNIGHT_HOME": str(self.path), "XDG_CONFIG_HOME": str(path / "config"), "NO_COLOR": "1"}
+        self.env["OVERNIGHT_REPORT"] = "never"  # a process more for each of a thousand runs; tests of it say otherwise
 
     def call(
         self,

@@ -13,15 +13,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overnight.events import Record, Verdict
-from overnight.history import History, decode_state, encode_state, open_history, records_of
-from overnight.monitor import Entry
-
-NUMBERS = ("loss", "dt_s", "tokens", "tokens_per_s", "samples_per_s", "mfu", "lr", "grad_norm", "epoch")
+from overnight.batches import Entry
+from overnight.events import Record, Verdict, jsonable
+from overnight.history import store
+from overnight.history.chunks import NUMBERS
+from overnight.history.store import History, decode_state, encode_state, open_history, records_of
 
 
 def entry(offset: int = 0, *, source: int = 0, part: int = 0, attempt: int = 1, segment: int = 2, **said: Any) -> Entry:
@@ -46,14 +47,15 @@ def path(tmp_path: Path) -> Path:
 def test_every_field_of_a_record_is_stored(path: Path) -> None:
     said = {name: index + 0.1 for index, name in enumerate(NUMBERS)}
     history = History(path)
-    said_besides = {"kind": "eval", "rank": 4, "step": 12, "extra": {"a": 1.0, "b": "x"}}
+    besides = {"kind": "eval", "rank": 4, "step": 12, "glued": True, "per_device": True}
+    said_besides = {**besides, "extra": {"a": 1.0, "b": "x"}}
     history.commit([entry(7, source=3, part=1, **said_besides, **said)], [], b"")
     history.close()
     (row,) = records_of(path)
     extra = json.loads(str(row.pop("extra")))
     assert extra == {"a": 1.0, "b": "x"}
     place = {"source": 3, "offset": 7, "part": 1, "attempt": 1, "segment": 2, "at": 1.5}
-    assert row == {**place, "reader": "test", "kind": "eval", "rank": 4, "step": 12, **said}
+    assert row == {**place, "reader": "test", **besides, **said}
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -75,6 +77,52 @@ def test_records_come_in_the_order_of_the_log_and_once(path: Path) -> None:
     history.commit([entry(0, source=1, step=4), entry(20, step=3)], [], b"")
     history.close()
     assert [row["step"] for row in records_of(path)] == [1, 2, 3, 4]
+
+
+numbers = st.none() | st.floats()
+keys = st.dictionaries(st.text(max_size=3), st.floats() | st.text(max_size=4), max_size=3)
+entries = st.lists(
+    st.builds(
+        lambda key, kept, **said: Entry(Record(reader=key[0], kind=key[1], rank=key[2], **said), *kept),
+        st.tuples(st.sampled_from("ab"), st.sampled_from(["train", "eval"]), st.none() | st.integers(0, 1)),
+        st.sampled_from([(1, 1), (1, 2), (2, 3)]),
+        source=st.integers(0, 1),
+        offset=st.integers(0, 2**40),
+        part=st.integers(0, 1),
+        at=st.floats(0, 2e9),
+        step=st.none() | st.integers(-(2**63), 2**63 - 1),
+        extra=st.none() | keys,
+        glued=st.booleans(),
+        per_device=st.booleans(),
+        **dict.fromkeys(NUMBERS, numbers),
+    ),
+    unique_by=lambda one: (one.record.source, one.record.offset, one.record.part),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(entries, st.integers(1, 12), st.integers(1, 30))
+def test_rows_and_chunks_give_back_what_was_said(
+    tmp_path_factory: pytest.TempPathFactory, said: list[Entry], chunk: int, every: int
+) -> None:
+    """Whatever becomes a chunk, and when: the records are those that were committed, number by number."""
+    path = tmp_path_factory.mktemp("history") / "metrics.db"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "CHUNK", chunk)
+        patched.setattr(store, "LEAST", 3)
+        history = History(path)
+        for begin in range(0, len(said), every):
+            history.commit(said[begin : begin + every], [], b"")
+        history.close()
+    wanted = sorted(said, key=lambda one: (one.record.source, one.record.offset, one.record.part))
+    found = list(records_of(path))
+    assert len(found) == len(wanted)
+    for row, one in zip(found, wanted, strict=True):
+        assert json.loads(str(row.pop("extra") or "null")) == jsonable(one.record.extra)
+        fields = msgspec.structs.asdict(one.record)
+        del fields["extra"], fields["early"]
+        assert row == {**jsonable(fields), "attempt": one.attempt, "segment": one.segment}
 
 
 def test_verdicts_are_kept_once_by_their_key(path: Path) -> None:
@@ -209,8 +257,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from overnight.events import Record
-from overnight.history import History
-from overnight.monitor import Entry
+from overnight.history.store import History
+from overnight.batches import Entry
 history = History(Path(sys.argv[1]))
 for turn in range(10**9):
     entries = [Entry(Record(reader="t", offset=turn, part=part, step=turn), 1, 1) for part in range(3)]

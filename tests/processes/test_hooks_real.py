@@ -57,7 +57,7 @@ class Night:
     def ends(self, limit_s: float = 60.0, **given: Any) -> Hooks:
         """Let the run end, and its hooks."""
         hooks = self.hooks(**given)
-        hooks.end(boot_clock())
+        hooks.end()
         drive(hooks, limit_s)
         return hooks
 
@@ -111,7 +111,7 @@ def drive(hooks: Hooks, limit_s: float = 60.0, done: Callable[[], bool] | None =
 def test_a_run_without_hooks_costs_nothing(night: Night) -> None:
     hooks = night.hooks()
     hooks.tell("verdict", boot_clock(), verdict={"text": "x"})
-    hooks.end(boot_clock())
+    hooks.end()
     assert not hooks.turn(boot_clock())
     assert not hooks.busy()
     assert hooks.next_look_s(boot_clock()) is None
@@ -181,14 +181,14 @@ def test_a_run_that_goes_on_starts_no_end_hook(night: Night) -> None:
     hooks = night.ends(on_end=("echo x > ran",))
     assert not night.wrote("ran")
     night.status.update(state="failed", attempt=2)
-    hooks.end(boot_clock())
+    hooks.end()
     drive(hooks)
     assert night.wrote("ran") == "x\n"
 
 
 def test_ending_again_runs_nothing_again(night: Night) -> None:
     asked = {"on_end": ("echo x >> ran",), "on_event": ("echo e >> ran",)}
-    night.ends(**asked).end(boot_clock())
+    night.ends(**asked).end()
     night.ends(**asked)
     for path in night.folder.hooks.iterdir():  # and not after somebody has tidied up
         path.unlink()
@@ -214,7 +214,7 @@ def test_end_hooks_run_in_order_and_messages_first(night: Night) -> None:
 def test_a_supervisor_that_has_just_come_keeps_the_order(night: Night) -> None:
     asked = {"on_end": ("touch begun; sleep 1; echo one >> ran", "echo two >> ran")}
     hooks = night.hooks(**asked)
-    hooks.end(boot_clock())
+    hooks.end()
     drive(hooks, done=(night.work / "begun").exists)
     night.ends(**asked)
     assert night.wrote("ran").split() == ["one", "two"]
@@ -223,7 +223,7 @@ def test_a_supervisor_that_has_just_come_keeps_the_order(night: Night) -> None:
 def test_one_that_hangs_holds_up_nobody_for_long(night: Night) -> None:
     hooks = night.hooks(on_end=("sleep 30", "touch second", "touch third"), hook_timeout_s=30.0)
     begun = time.monotonic()
-    hooks.end(boot_clock())
+    hooks.end()
     assert time.monotonic() - begun < 2.0
     drive(hooks, done=lambda: (night.work / "second").exists() and (night.work / "third").exists())
     assert time.monotonic() - begun < 20.0
@@ -384,7 +384,7 @@ def test_old_events_leave_no_files(night: Night) -> None:
 
 def test_a_killed_runner_is_a_failure_and_not_another_try(night: Night) -> None:
     hooks = night.hooks(on_end=("echo x >> ran; sleep 60",))
-    hooks.end(boot_clock())
+    hooks.end()
     drive(hooks, done=lambda: night.wrote("ran") != "")
     os.kill(json.loads((night.folder.hooks / "end-001-1.claim").read_text())["pid"], signal.SIGKILL)
     hooks = night.ends(on_end=("echo x >> ran; sleep 60",))
@@ -411,13 +411,13 @@ def test_a_runner_that_cannot_start_is_tried_again_and_then_told(night: Night, m
         patch.setattr(sys, "executable", "/bin/false")
         hooks = night.hooks(on_end=("echo x >> ran",))
         hooks.again_s = 0.01
-        hooks.end(boot_clock())
+        hooks.end()
         drive(hooks, done=lambda: hooks.live["end-001-1"].tries >= 2)
     drive(hooks)
     assert night.wrote("ran") == "x\n"
     night.status["attempt"] = 2
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    hooks.end(boot_clock())
+    hooks.end()
     drive(hooks)
     text = "--on-end hook failed: its runner could not be started: No such file or directory"
     assert hooks.summary() == {"pending": 0, "failed": 1, "text": text}
@@ -428,7 +428,7 @@ def test_a_payload_that_cannot_be_written_is_tried_again(night: Night) -> None:
     hooks.again_s = 0.05
     night.folder.hooks.rmdir()
     night.folder.hooks.write_text("in the way")
-    hooks.end(boot_clock())
+    hooks.end()
     hooks.turn(boot_clock())
     assert hooks.busy()
     night.folder.hooks.unlink()
@@ -440,7 +440,7 @@ def test_clearing_a_run_spares_its_hooks(night: Night) -> None:
     env = {**os.environ, "OVERNIGHT_RUN_DIR": str(night.folder.path)}
     training = subprocess.Popen(["sleep", "60"], env=env)
     hooks = night.hooks(on_end=("(sleep 2; echo later >> ran) & echo begun >> ran; sleep 1; echo done >> ran",))
-    hooks.end(boot_clock())
+    hooks.end()
     drive(hooks, done=lambda: night.wrote("ran") != "")
     until(lambda: [one.pid for one in clearing.marked(night.folder.path)] == [training.pid], "only the training")
     cleared = clearing.kill_all([], run_dir=night.folder.path)
@@ -466,7 +466,7 @@ status = {"state": "finished", "cause": "completed", "attempt": 1}
 print("ready", flush=True)
 sys.stdin.readline()
 hooks = Hooks(folder, spec, Facts(folder), lambda: status)
-hooks.end(boot_clock())
+hooks.end()
 print("going", flush=True)
 while hooks.busy():
     hooks.turn(boot_clock())

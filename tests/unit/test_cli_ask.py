@@ -154,7 +154,7 @@ def test_a_time_of_day_is_asked_for_as_the_next_one(home: Path) -> None:
     [
         ("", "nothing is to be changed"),
         ("--max-hours -3", "max-hours"),
-        ("--max-hours eight", "max-hours cannot be 'eight' (flag --max-hours): give a number above zero"),
+        ("--max-hours eight", "max-hours cannot be 'eight' (flag --max-hours): give a number of hours"),
         ("--max-hours soon", "or none"),
         ("--until 2020-01-01T00:00", "has passed already"),
         ("--max-cost 40", "needs a price"),

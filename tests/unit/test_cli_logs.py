@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import threading
 from pathlib import Path
@@ -14,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight import cli, client
-from overnight.cli.follow import BLOCK, LONGEST_LINE, Follower, Lines, offset_of_last
+from overnight.cli.follow import BLOCK, Follower, offset_of_last, offset_of_last_shown
 from overnight.cli.logs import View, shown_lines
 from overnight.cli.render import clean_line
+from overnight.cli.screen import Lines
 from overnight.folder import RunFolder, write_json
 
 RAW = b"one\n\x1b[31mtwo\x1b[0m\r\n 1%|#|\r100%|##|\nbad \xff byte\nnul\0l\nlast"
@@ -59,31 +59,6 @@ def test_no_line_holds_anything_a_terminal_obeys(raw: bytes) -> None:
     assert not set(clean_line(raw)) & (set(map(chr, range(32))) - {"\t"} | {"\x7f", "\x9b", "\u202e"})
 
 
-@given(st.binary(max_size=300), st.integers(0, 2**32))
-def test_lines_do_not_depend_on_how_the_bytes_arrive(raw: bytes, seed: int) -> None:
-    def lines(chunks: list[bytes]) -> list[tuple[int, str]]:
-        feed = Lines()
-        return [(*line,) for chunk in chunks for line in feed.feed(chunk)] + [(*line,) for line in feed.flush()]
-
-    cuts = sorted(random.Random(seed).sample(range(len(raw) + 1), k=min(5, len(raw) + 1)))
-    chunks = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-    whole = lines([raw])
-    assert lines(chunks) == whole
-    rows = raw.split(b"\n")
-    assert [offset for offset, _ in whole] == [sum(len(row) + 1 for row in rows[:at]) for at in range(len(whole))]
-
-
-def test_endless_lines_stay_bounded() -> None:
-    feed = Lines()
-    pieces = [line for _ in range(50) for line in feed.feed(b"x" * 100_000)]
-    assert all(len(line.text) <= LONGEST_LINE for line in pieces)
-    assert sum(len(line.text) for line in (*pieces, *feed.flush())) == 5_000_000
-    feed = Lines()
-    assert [line for at in range(50) for line in feed.feed(b"%9d%% \r" % at * 10_000)] == []
-    assert feed.pending() == "       49% "
-    assert [line.text for line in feed.feed(b"done\n")] == ["done"]
-
-
 @pytest.mark.parametrize("newline", [b"\n", b""])
 def test_where_the_last_lines_begin(tmp_path: Path, newline: bytes) -> None:
     path = tmp_path / "log"
@@ -95,6 +70,32 @@ def test_where_the_last_lines_begin(tmp_path: Path, newline: bytes) -> None:
         assert data == b"\n".join(rows[-count:]) + newline
     assert offset_of_last(str(path), 0) == path.stat().st_size
     assert offset_of_last(str(tmp_path / "none"), 5) == 0
+
+
+def test_where_the_last_lines_that_are_shown_begin(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    bar = b"".join(b"\r %d%%|#| %d/100 [00:01<00:02, 9it/s]" % (at % 100, at) for at in range(100_000))
+    path.write_bytes(b"".join(b"loss %d\n" % at for at in range(50)) + b"\rnote" + bar)
+    data = path.read_bytes()
+    assert data[offset_of_last_shown(str(path), 1) :].count(b"%") <= 2, "not the whole line of bars"
+    assert data[offset_of_last_shown(str(path), 2) :].startswith(b"note\r")
+    assert data[offset_of_last_shown(str(path), 12) :].startswith(b"loss 40\n")
+    assert offset_of_last_shown(str(path), 1000) == 0
+    assert offset_of_last_shown(str(path), 0) == len(data)
+    assert offset_of_last_shown(str(tmp_path / "none"), 5) == 0
+    # redraws are lines to the disk, but not to anybody who looks
+    redraw = b"\n\rinner %d%%|\x1b[A\router %d%%|"
+    path.write_bytes(b"".join(b"loss %d\n" % at for at in range(50)) + b"".join(redraw % (at, at) for at in range(99)))
+    assert path.read_bytes()[offset_of_last_shown(str(path), 4) :].startswith(b"loss 48\n")
+
+
+def test_a_bar_longer_than_anybody_reads_back_is_begun_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overnight.cli.follow.FURTHEST_LINE", BLOCK)
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n" + b"\r %9d%%" % 1 * 100_000)
+    found = offset_of_last(str(path), 3)
+    assert found > BLOCK // 2
+    assert path.read_bytes()[found - 1 : found] == b"\r"
 
 
 def test_raw_is_byte_identical_and_plain_is_harmless(
@@ -118,6 +119,56 @@ def test_json_lines_have_the_offset_of_their_first_byte(folder: RunFolder, capsy
         assert clean_line(RAW[line["offset"] :].split(b"\n")[0]) == line["text"]
     cli.main(["logs", "--json", "-n", "1"])
     assert json.loads(capsys.readouterr().out) == {"offset": RAW.index(b"last"), "text": "last"}
+
+
+def test_a_flood_of_bars_is_little_and_every_metric_is_there(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars = [b"\r %d%%|####      | %d/100000 [00:09<00:11, 4999it/s]" % (at // 1000, at) for at in range(100_000)]
+    for at in range(0, 100_000, 2000):
+        bars[at] = b"\n{'loss': %d, 'epoch': 0.1}\n" % at if at % 4000 else b"\r{'loss': %d, 'epoch': 0.1}" % at
+    folder.output_log.write_bytes(b"".join(bars))
+    assert cli.main(["logs"]) == 0
+    out = capsys.readouterr().out
+    assert len(out) < 100_000
+    for at in range(0, 100_000, 2000):
+        assert f"{{'loss': {at}, 'epoch': 0.1}}\n" in out
+    assert out.endswith("99999/100000 [00:09<00:11, 4999it/s]\n")
+    cli.main(["logs", "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "".join(f"{line['text']}\n" for line in lines) == out
+    raw = folder.output_log.read_bytes()
+    assert all(raw[line["offset"] :].startswith(line["text"].encode()) for line in lines)
+    cli.main(["logs", "-n", "3"])
+    assert capsys.readouterr().out.splitlines() == out.splitlines()[-3:]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_followed_through_a_pipe_a_bar_is_a_line_now_and_then(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("overnight.cli.logs.time.monotonic", lambda: now[0])
+    write_json(folder.status_json, {"state": "running", "log": str(folder.output_log)})
+    folder.output_log.write_bytes(b"begin\n")
+    turns = iter(range(100))
+
+    def turn(_follower: Follower, _most_s: float = 1.0) -> None:
+        now[0] += 0.25
+        at = next(turns)
+        with folder.output_log.open("ab") as log:
+            log.write(b"\r%3d%%|#|" % at if at < 90 else b"\n")
+        if at >= 90:
+            write_json(folder.status_json, {"state": "finished", "log": str(folder.output_log)})
+
+    monkeypatch.setattr(Follower, "wait", turn)
+    assert cli.main(["logs", "-f", *form]) == 0
+    out = capsys.readouterr().out.splitlines()
+    texts = [json.loads(line)["text"] for line in out] if form else out
+    assert texts[0] == "begin"
+    assert 20 <= len(texts) - 1 <= 24, "90 states in 22 seconds"
+    assert texts[-1] == " 89%|#|"
+    assert len(set(texts)) == len(texts), "the last state is not told twice"
 
 
 def test_a_log_that_is_not_there_is_one_sentence(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,10 +282,20 @@ def test_without_a_log_field_the_usual_place_is_meant(folder: RunFolder, capsys:
 
 def test_a_terminal_without_a_size_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()  # a new one has 0 columns
+    monkeypatch.setattr("overnight.cli.logs.time.monotonic", lambda: 7.0)
     one = {**dict.fromkeys(client.FIELDS), "name": "night", "state": "running", "step": 7}
     with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as screen:
         monkeypatch.setattr(sys, "stdout", terminal)
-        View(bar=True).below(one, "x" * 100)
+        view = View(bar=True)
+        view.below(one, "x" * 100)
         shown = screen.read(1000).decode()
+        view.below(one, "too soon to be drawn")
+        view.clear()
+        view.below(one, "語" * 100)
+        again = ""
+        while "語" not in again:  # a terminal gives what each write left
+            again += screen.read(1000).decode()
     assert shown.startswith("\r\x1b[Knight | running | step 7 | xxx")
     assert len(shown.removeprefix("\r\x1b[K")) == 79
+    assert again.startswith("\r\x1b[K\r\x1b[Knight | running | step 7 | ")
+    assert again.count("語") == 26, "a wide sign takes two columns"

@@ -514,3 +514,28 @@ def test_whatever_passes_the_check_can_be_shown_in_80_columns(
 )
 def test_spans(seconds: Any, text: str) -> None:
     assert render.span(seconds) == text
+
+
+def test_a_page_of_500_attempts_and_5_million_records_is_one_page(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts = [
+        {"n": at, "started_at": "x", "cause": "crash", "first_step": at, "last_step": at} for at in range(1, 501)
+    ]
+    verdicts = [{"rule": "spike", "severity": "note", "step": at, "text": "t", "action": "note"} for at in range(50)]
+    make(home, "long", {**FULL, "records": 5_000_000, "attempt": 500, "attempts": attempts, "verdicts": verdicts})
+    assert cli.main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert narrow(shown)
+    assert len(shown.splitlines()) < 60
+    assert "    490 earlier ones: overnight report long --json\n    491: x, steps 491 to 491 (crash)" in shown
+    assert "    500: x, steps 500 to 500" in shown
+    make(home, "newest", {**FULL, "attempt": 500, "attempts": attempts[-50:], "created_at": "2027-01-01"})
+    assert cli.main(["status", "newest"]) == 0
+    assert "    490 earlier ones: overnight report newest --json" in capsys.readouterr().out
+
+
+def test_attempts_of_a_hand_written_status_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(home, "odd", {**FULL, "attempts": [{"n": "x"}, {"n": -1}, {}]})
+    assert cli.main(["status"]) == 0
+    assert "attempts\n    x: not started" in capsys.readouterr().out

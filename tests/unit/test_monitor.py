@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overnight.events import Verdict, jsonable
-from overnight.history import decode_state, encode_state
+from overnight.history.store import decode_state, encode_state
 from overnight.monitor import Monitor, Outcome
 from overnight.rules import Moment
 from overnight.spec import RunSpec

@@ -23,6 +23,7 @@ from overnight.quantities import (
     count,
     duration_s,
     epoch_of,
+    hours,
     moment,
     number,
     pattern,
@@ -83,6 +84,21 @@ def resolve(place: dict[str, Any], argv: tuple[str, ...] = ("train",), **flags: 
 )
 def test_durations(raw: object, seconds: float) -> None:
     assert duration_s(raw) == seconds
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [("8", 8), (8, 8), (7.5, 7.5), ("7.5", 7.5), ("8h", 8), ("90m", 1.5), ("1h30m", 1.5), (" 2D ", 48), ("1800s", 0.5)],
+)
+def test_hours_with_or_without_a_unit(place: dict[str, Any], raw: object, expected: float) -> None:
+    assert hours(raw) == expected
+    assert resolve(place, max_hours=raw).spec.max_hours == expected
+
+
+@pytest.mark.parametrize("raw", ["", "h", "8x", "8 hours", "-8h", "0h", "nan", True, None, [8], "8h90"])
+def test_refused_hours(raw: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence is made elsewhere
+        hours(raw)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +385,9 @@ def test_our_own_names_are_never_settings_and_strangers_only_warn(place: dict[st
     assert found.origins["steps"] == "default"
 
 
-@pytest.mark.parametrize("name", [one.name for one in options.SETTINGS if one.parse in (duration_s, count, number)])
+@pytest.mark.parametrize(
+    "name", [one.name for one in options.SETTINGS if one.parse in (duration_s, count, hours, number)]
+)
 @pytest.mark.parametrize("raw", ["-1", "0", "nan", "text"])
 def test_numbers_that_cannot_be_are_refused_with_their_origin(place: dict[str, Any], name: str, raw: str) -> None:
     label = name.replace("_", "-")

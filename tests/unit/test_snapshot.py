@@ -77,7 +77,7 @@ def test_a_run_that_goes_on() -> None:
     assert (found["params"], found["params_source"], found["convention"]) == (124_356_864, "--params", "6N")
     assert found["flops_per_token"] == 6 * 124_356_864
     assert found["eta_s"] == pytest.approx(80 * 0.25)
-    assert (found["active_s"], found["supervisor"], found["reader"]) == (60.25, {"pid": 88}, "telemetry")
+    assert (found["active_s"], found["supervisor"], found["reader"]) == (60.25, {"pid": 88}, "keyvalue")
     assert [found[name] for name in ("cause", "cause_text", "ended_at", "exit_code", "signal", "code")] == [None] * 6
     assert (found["created_at"], found["updated_at"]) == ("2026-01-01T09:59:59.000Z", "2026-01-01T10:01:00.000Z")
 

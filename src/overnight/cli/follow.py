@@ -8,73 +8,22 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections import deque
+from typing import TYPE_CHECKING, Self
 
-from overnight.cli.render import clean_line
+from overnight.cli.screen import Lines
 
 if TYPE_CHECKING:
     from inotify_simple import INotify
 
 BLOCK = 1 << 18
-LONGEST_LINE = 1 << 16
 TICK_S = 1.0
 
+FURTHEST_LINE = 1 << 26
+"""A line is followed back so many bytes at most; one without an end is a bar, and its end is what anybody wants."""
 
-class Shown(NamedTuple):
-    """One line to show and the offset of its first byte in the log."""
-
-    offset: int
-    text: str
-
-
-class Lines:
-    """Bytes in, lines out, unfinished ones kept back; of an endless bar only the newest frames are kept."""
-
-    def __init__(self, offset: int = 0) -> None:
-        self._rest = b""
-        self._start = offset
-
-    def feed(self, data: bytes) -> Iterator[Shown]:
-        """Yield every line that ``data`` finishes; a line over 64 KiB comes in pieces."""
-        rows = (self._rest + data).split(b"\n")
-        self._rest = rows.pop()
-        for row in rows:
-            yield from self._pieces(row)
-            self._start += 1
-        while len(self._rest) > LONGEST_LINE:
-            frame = self._rest.rfind(b"\r", 0, len(self._rest) - 1)
-            if frame >= 0:
-                self._start += frame + 1
-                self._rest = self._rest[frame + 1 :]
-            else:
-                piece, self._rest = self._rest[:LONGEST_LINE], self._rest[LONGEST_LINE:]
-                yield Shown(self._start, clean_line(piece))
-                self._start += LONGEST_LINE
-
-    def _pieces(self, row: bytes) -> Iterator[Shown]:
-        while len(row) > LONGEST_LINE:
-            yield Shown(self._start, clean_line(row[:LONGEST_LINE]))
-            self._start += LONGEST_LINE
-            row = row[LONGEST_LINE:]
-        yield Shown(self._start, clean_line(row))
-        self._start += len(row)
-
-    def pending(self) -> str:
-        """Return the unfinished line as it stands: a bar, a prompt."""
-        return clean_line(self._rest) if self._rest else ""
-
-    def flush(self) -> Iterator[Shown]:
-        """Yield the unfinished line, if any, as the last one."""
-        if self._rest:
-            yield Shown(self._start, clean_line(self._rest))
-            self._start += len(self._rest)
-            self._rest = b""
-
-    def restart(self) -> Iterator[Shown]:
-        """Yield what was unfinished and begin again at offset 0: the log was truncated or replaced."""
-        yield from self.flush()
-        self._start = 0
+FURTHEST_FOLD = 1 << 24
+"""So many bytes are read at most to find out how many lines are left of them once bars are folded."""
 
 
 def offset_of_last(path: str, count: int) -> int:
@@ -88,19 +37,57 @@ def offset_of_last(path: str, count: int) -> int:
         if count <= 0:
             return end
         # The newline that ends the last line separates nothing.
-        at = end - 1 if end and os.pread(handle, 1, end - 1) == b"\n" else end
+        at = newline = end - 1 if end and os.pread(handle, 1, end - 1) == b"\n" else end
         while at > 0:
             begin = max(0, at - BLOCK)
             block = os.pread(handle, at - begin, begin)
             found = len(block)
             while count and (found := block.rfind(b"\n", 0, found)) >= 0:
-                count -= 1
+                count, newline = count - 1, begin + found
             if not count:
                 return begin + found + 1
+            if newline - begin > FURTHEST_LINE:
+                return begin + block.find(b"\r") + 1
             at = begin
         return 0
     finally:
         os.close(handle)
+
+
+def offset_of_last_shown(path: str, count: int) -> int:
+    """Return the offset at which the last ``count`` lines begin as ``Lines`` shows them, with bars folded.
+
+    Where too much of the log is bars, it is the offset of fewer lines; where lines are too many, of lines as written.
+    """
+    begin, rows = offset_of_last(path, count), count
+    while count and (end := _size(path)) - begin <= FURTHEST_FOLD:
+        shown = _last_shown(path, begin, end, count)
+        if len(shown) == count:
+            return shown[0]
+        rows *= 8
+        further = offset_of_last(path, rows)
+        if begin == 0 or end - further > FURTHEST_FOLD:
+            break
+        begin = further
+    return begin
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _last_shown(path: str, begin: int, end: int, count: int) -> deque[int]:
+    """Return the offsets of the last ``count`` lines shown of the bytes from ``begin`` to ``end``."""
+    found: deque[int] = deque(maxlen=count)
+    lines = Lines(begin)
+    with Follower(path, begin) as log:
+        while log.offset < end and (data := log.read()) and not log.restarted:
+            found.extend(line.offset for line in lines.feed(data))
+    found.extend(line.offset for line in lines.flush())
+    return found
 
 
 class Follower:

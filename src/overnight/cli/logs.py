@@ -21,16 +21,19 @@ from types import FrameType
 from typing import Any, Self
 
 from overnight import client
-from overnight.cli.follow import Follower, Lines, Shown, offset_of_last
+from overnight.cli.follow import Follower, offset_of_last, offset_of_last_shown
+from overnight.cli.live import clipped
 from overnight.cli.look import settle
 from overnight.cli.notice import StopNews, farewell, own_start
 from overnight.cli.parser import INTERRUPTED, new_parser
 from overnight.cli.render import live_line
+from overnight.cli.screen import Lines, Shown
+from overnight.cli.terminal import drawable
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 
 LOGS_EXAMPLES = """\
-  overnight logs                  all the latest run wrote, made harmless
+  overnight logs                  all the latest run wrote, each bar once
   overnight logs quiet -n 20      its last 20 lines
   overnight logs -f               its last 10 lines, and on until the run ends
   overnight logs --raw > run.log  byte for byte
@@ -45,6 +48,10 @@ PANE_LINES = 1000
 GOES_ON_WITHIN_S = 10.0
 """How long the keepers of a run that had ended may take to say that it goes on (``recover``), in a viewer's eyes."""
 STATUS_EVERY_S = 1.0
+BARS_EVERY_S = 1.0
+"""How often the state of a bar is a line of its own for whoever follows a log through a pipe."""
+DRAWN_EVERY_S = 0.1
+"""How often the line below is drawn at most, unless lines came that wiped it."""
 
 
 def logs(words: list[str]) -> int:
@@ -64,18 +71,40 @@ def logs(words: list[str]) -> int:
     path = log_path(folder)
     if not args.follow and not os.path.exists(path):
         raise FolderError(f"{folder.name} has no log yet: {path} does not exist")
-    start = 0 if count is None else offset_of_last(path, count)
+    last = offset_of_last if args.raw else offset_of_last_shown
+    start = 0 if count is None else last(path, count)
+    over = _over(folder, follow=args.follow)
     with Follower(path, start, also=str(folder.path)) as follower:
         if args.raw:
             out = sys.stdout.buffer
-            for data in stream(follower, over=_over(folder, follow=args.follow)):
+            for data in stream(follower, over):
                 out.write(data)
                 out.flush()
-            return 0
-        write = _print_json if args.json else _print_plain
-        for line in shown_lines(follower, Lines(start), over=_over(folder, follow=args.follow)):
-            write(line)
+        elif args.follow and not args.json and drawable():
+            _scroll(follower, Lines(start), over)
+        else:
+            write = _print_json if args.json else _print_plain
+            for line in shown_lines(follower, Lines(start), over, live=args.follow):
+                write(line)
     return 0
+
+
+def _scroll(follower: Follower, lines: Lines, over: Callable[[], bool]) -> None:
+    """Show lines on a terminal as they come, and below them the bar that is being drawn."""
+    view = View(bar=True)
+    try:
+        while True:
+            grew = _show(follower, lines, view)
+            view.draw(lines.pending())
+            if not grew:
+                if over():
+                    break
+                follower.wait()
+        _show(follower, lines, view)
+        view.lines(lines.flush())
+    finally:
+        view.clear()
+        sys.stdout.flush()
 
 
 def log_path(folder: RunFolder) -> str:
@@ -118,9 +147,26 @@ def stream(follower: Follower, over: Callable[[], bool]) -> Iterator[bytes]:
         follower.wait()
 
 
-def shown_lines(follower: Follower, lines: Lines, over: Callable[[], bool]) -> Iterator[Shown]:
-    """Yield the log's lines until ``over``, the unfinished one at the end included."""
-    for data in stream(follower, over):
+def shown_lines(follower: Follower, lines: Lines, over: Callable[[], bool], *, live: bool = False) -> Iterator[Shown]:
+    """Yield the log's lines until ``over``, the unfinished one at the end included.
+
+    While it is ``live``, what a bar shows is a line now and then too, and its last state is not told twice.
+    """
+    told_at = time.monotonic()
+    while True:
+        data = follower.read()
+        if follower.restarted:
+            yield from lines.restart()
+        yield from lines.feed(data)
+        if live and time.monotonic() - told_at >= BARS_EVERY_S:
+            told_at = time.monotonic()
+            yield from lines.standing()
+        if data:
+            continue
+        if over():
+            break
+        follower.wait()
+    while data := follower.read():
         if follower.restarted:
             yield from lines.restart()
         yield from lines.feed(data)
@@ -145,7 +191,7 @@ def attach(words: list[str]) -> int:
         settle(folder)
     _hint(folder)
     path = one["log"] or str(folder.output_log)
-    return watch(folder, path, offset_of_last(path, FOLLOWED_LINES), bar=True) or 0
+    return watch(folder, path, offset_of_last_shown(path, FOLLOWED_LINES), bar=True) or 0
 
 
 def _hint(folder: RunFolder) -> None:
@@ -170,7 +216,7 @@ def _attach_pane(folder: RunFolder) -> int:
     with Pane(folder) as pane:
         one = _as_it_goes_on(folder)
         path = one["log"] or str(folder.output_log)
-        offset = max(own_start(folder, path), offset_of_last(path, PANE_LINES))
+        offset = max(own_start(folder, path), offset_of_last_shown(path, PANE_LINES))
         left = watch(folder, path, offset, bar=True, pane=pane)
     await_viewer(os.environ)
     return left if left is not None else ended_code(client.status(folder), own=False)
@@ -311,6 +357,7 @@ class View:
     def __init__(self, *, bar: bool) -> None:
         self._bar = bar
         self._drawn = False
+        self._drawn_at = float("-inf")
 
     def lines(self, found: Iterator[Shown]) -> None:
         """Write finished lines."""
@@ -326,17 +373,22 @@ class View:
         sys.stdout.flush()
 
     def below(self, one: dict[str, Any], pending: str) -> None:
-        """Draw the line below."""
-        if not self._bar:
+        """Draw the line below: how the run is doing, and the bar."""
+        if self._bar:
+            self.draw(live_line(one) + (f" | {pending}" if pending else ""))
+
+    def draw(self, text: str) -> None:
+        """Draw ``text`` as the line below; a bar that moves faster than anybody can look is not drawn each time."""
+        now = time.monotonic()
+        if self._drawn and now - self._drawn_at < DRAWN_EVERY_S:
             return
-        text = live_line(one) + (f" | {pending}" if pending else "")
         try:
             width = os.get_terminal_size(sys.stdout.fileno()).columns or 80  # 0 where nobody has set a size
         except OSError:
             width = 80
-        sys.stdout.write(f"\r\x1b[K{text[: max(1, width - 1)]}")
+        sys.stdout.write(f"\r\x1b[K{clipped(text, max(1, width - 1))}")
         sys.stdout.flush()
-        self._drawn = True
+        self._drawn, self._drawn_at = True, now
 
     def clear(self) -> None:
         """Wipe the line below."""

@@ -178,6 +178,7 @@ def _page(folder: RunFolder, one: client.Status, *, attach: str | None, width: i
         last_lines=last,
         max_hours=notice.asked_spec(folder).get("max_hours"),
         attach=attach,
+        report=str(folder.report_html) if one["state"] in client.ENDED and folder.report_html.exists() else None,
     )
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client
-from overnight.cli.follow import Lines, offset_of_last
+from overnight.cli.follow import offset_of_last_shown
 from overnight.cli.render import ending, harmless, hook_words, red, span
+from overnight.cli.screen import Lines
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal
@@ -49,7 +50,7 @@ def last_lines(path: str, count: int, start: int = 0) -> list[str]:
     """Return the last ``count`` lines of a file, harmless, of those that begin at ``start`` or after it."""
     try:
         with open(path, "rb") as stream:
-            stream.seek(max(start, offset_of_last(path, count)))
+            stream.seek(max(start, offset_of_last_shown(path, count)))
             lines = Lines()
             shown = [line.text for line in lines.feed(stream.read(COUNTED_BYTES))]
             return [*shown, *(line.text for line in lines.flush())][-count:]

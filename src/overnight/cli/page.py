@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 LABEL = 12
 
+SHOWN = 10
+"""So many verdicts and attempts are on the page at most, the newest of each."""
+
 SILENT_S = 60.0
 """A shorter silence is not worth a line."""
 
@@ -64,11 +67,13 @@ def status_text(
     last_lines: Sequence[str] = (),
     max_hours: object = None,
     attach: str | None = None,
+    report: str | None = None,
 ) -> str:
     """Return the page of one run, at most ``width`` columns.
 
     ``remarks`` are sentences to go with the state, ``last_lines`` the end of its log if the status has none,
-    ``max_hours`` the time limit that was asked for, ``attach`` the engine's own command to see the run live.
+    ``max_hours`` the time limit that was asked for, ``attach`` the engine's own command to see the run live,
+    ``report`` where its page for the morning is.
     """
     lines = [painted(f"{harmless(one['name'])}: {plain_state(one)}", one, colours=colours)]
     said = one["cause_text"]
@@ -76,16 +81,14 @@ def status_text(
         lines += folded(text, "  ", width=width)
     failed = hook_words(one)
     lines += [red(text, colours=colours) for text in (folded(failed, "  ", width=width) if failed else ())]
-    for label, text in (*_figures(one), *_costs(one), *limit_rows(one, now, max_hours), *_places(one, now, attach)):
+    rows = [*_figures(one), *_costs(one), *limit_rows(one, now, max_hours), *_places(one, now, attach, report)]
+    for label, text in rows:
         lines += folded(text, " " * (LABEL + 2), first=f"  {label:<{LABEL}}", width=width)
     ended = one.get("last_lines") or last_lines
     if ended:
         lines += ["  log ends", *(f"    {harmless(str(text))[: width - 4]}".rstrip() for text in ended)]
     lines += _verdicts(one, width)
-    if len(one["attempts"]) > 1:
-        lines.append("  attempts")
-        for each in one["attempts"]:
-            lines += folded(_attempt(each), "      ", first="    ", width=width)
+    lines += _attempts(one, width)
     return "\n".join(lines)
 
 
@@ -263,7 +266,7 @@ def _amount_limits(limits: dict[str, Any], one: Status, *, ended: bool) -> list[
     return found
 
 
-def _places(one: Status, now: float, attach: str | None) -> list[tuple[str, str]]:
+def _places(one: Status, now: float, attach: str | None, report: str | None) -> list[tuple[str, str]]:
     rows = []
     if one["attempt"] is not None:
         rows.append(("process", f"attempt {one['attempt']}, pid {figure(one['pid'], 12)}{_exit_words(one)}"))
@@ -284,6 +287,8 @@ def _places(one: Status, now: float, attach: str | None) -> list[tuple[str, str]
         marks = [word for word in ("valid", "healthy") if saved.get(word)]
         rows.append(("checkpoint", f"step {saved.get('step')} {saved.get('path')} {' '.join(marks)}".rstrip()))
     rows.append(("log", one["log"] or "unknown"))
+    if report is not None:
+        rows.append(("report", report))
     notes = one.get("notes")
     rows += [("note", str(note)) for note in (notes if isinstance(notes, list) else ())]
     return rows
@@ -304,13 +309,27 @@ def _exit_words(one: Status) -> str:
 def _verdicts(one: Status, width: int) -> list[str]:
     found = one["verdicts"]
     lines = ["  verdicts" if found else "  verdicts    none"]
-    hidden = max(0, len(found) - 10)
+    hidden = max(0, len(found) - SHOWN)
     if hidden:
         lines.append(f"    {hidden} earlier ones: overnight status {one['name']} --json")
     for each in found[hidden:]:
         at = "" if each.get("step") is None else f" step {each['step']}"
         head = f"{each.get('severity')} {each.get('rule')}{at} -> {each.get('action')}"
         lines += folded(f"{head}: {each.get('text')}", "      ", first="    ", width=width)
+    return lines
+
+
+def _attempts(one: Status, width: int) -> list[str]:
+    found = one["attempts"]
+    if len(found) < 2:
+        return []
+    lines, shown = ["  attempts"], found[-SHOWN:]
+    first = shown[0].get("n")
+    hidden = first - 1 if type(first) is int and first > 0 else len(found) - len(shown)
+    if hidden:
+        lines.append(f"    {hidden} earlier one{'s' if hidden > 1 else ''}: overnight report {one['name']} --json")
+    for each in shown:
+        lines += folded(_attempt(each), "      ", first="    ", width=width)
     return lines
 
 

@@ -8,6 +8,10 @@ A reader gets whole lines in the order they were written and returns records. It
 
 A reader never raises, whatever the line holds; it never guesses: a value that cannot be read is None and the rest of
 the line is still read. Readers that join several lines keep what they need in ``snapshot``.
+
+A reader that must hold a record back until a later line completes it returns an empty tuple meanwhile, and has one more
+method: ``flush() -> tuple[Record, ...]`` returns what is still held when no more lines will come. A record that is not
+finite waits for nothing: it is released at once as ``early``, and whole later, with the same source, offset and part.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from overnight.events import Record
-from overnight.readers.fields import UNIT, field_of, field_value
+from overnight.readers.fields import LOSSES, PLACE, UNIT, field_of, field_value
 from overnight.readers.glue import Segment, segments, touches
 from overnight.readers.numbers import CLOSERS, PLAIN, PRINTED, VALUE_END, parse_printed
 
@@ -75,23 +75,24 @@ class NanoGPT:
 def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Record | None:
     """Return the record of one segment; None for a ``step`` line without a ``val loss``."""
     text, mark = line.text, segment.mark
-    values: dict[str, float | None] = {}
+    values: dict[str, Any] = {}
     extra: dict[str, float | str] = {}
+    per_device = False
     found = _LOSS.match(text, mark.end(), segment.end)
     loss = parse_printed(found[1]) if found is not None else None
-    closed = found is not None and found[1][-1] in CLOSERS
-    open_end = None if closed else mark.end() if found is None else found.end()
+    open_end = mark.end() if found is None else None if found[1][-1] in CLOSERS else found.end()
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
         open_end = match.end() if unit is None and number[-1] not in CLOSERS else None
-        field = "dt_s" if key == "time" else field_of(key)
+        field = field_of(key)
         value = field_value(field, number, unit)
+        per_device |= field in {"tokens_per_s_device", "samples_per_s_device"}
         if not field or field == "rank":
             last = key
             extra.setdefault(key, f"{number}{unit or ''}" if value is None else value)
         else:
-            last = "dt_s" if field == "dt_ms" else field
+            last = PLACE.get(field, field)
             values.setdefault(last, value)
     evaluating = mark["iter"] is None
     uncertain = open_end is not None and touches(text, open_end, segment, cut=line.cut)
@@ -100,15 +101,11 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
         # Only the last number may be cut short or lengthened; a loss that stands clear of the seam is as good as any.
         values.pop(last, None)
         extra.pop(last, None)
+    if evaluating and "val_loss" not in values:
+        return None
     if evaluating:
-        if "val_loss" not in values:
-            return None
-        if loss is not None:
-            extra["train_loss"] = loss
-        loss = values.pop("val_loss")
-    for other in {"loss", "train_loss", "val_loss"} & values.keys():
-        if (value := values.pop(other)) is not None:
-            extra[other] = value
+        values["train_loss"], loss = loss, values.pop("val_loss")
+    extra |= {other: value for other in values.keys() & set(LOSSES) if (value := values.pop(other)) is not None}
     return Record(
         reader="nanogpt",
         source=source,
@@ -121,5 +118,6 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
         loss=loss,
         extra=extra or None,
         glued=glued,
+        per_device=per_device,
         **values,
     )

@@ -33,7 +33,7 @@ VALUE_END = r"(?=[\s;|)}\]]|,(?![0-9])|[.!?'\"`*](?=[\s,;)}\]]|$)|$)"
 CLOSERS = frozenset(")]'\"`*")
 """Behind one of these a value is whole, whatever comes next."""
 
-PLAIN = r"-?[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:e[-+][0-9]{1,3}+)?+"
+PLAIN = r"-?[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:[eE][-+][0-9]{1,3}+)?+"
 """What Python's ``print`` makes of a finite float, for shapes that must be read fast (possessive: half the time)."""
 
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"

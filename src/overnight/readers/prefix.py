@@ -1,4 +1,4 @@
-"""What stands before the telemetry: dates, levels, logger names and rank tags. Nothing behind them is judged here."""
+"""What stands before a record: dates, levels, logger names and rank tags. Nothing behind them is judged here."""
 
 from __future__ import annotations
 

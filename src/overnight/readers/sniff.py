@@ -22,8 +22,10 @@ SWITCH_AFTER_CREDIT = 5
 class Sniffer:
     """Offers each line to the candidates and returns the records of the most credible one.
 
-    Credit is given for a training record with a loss whose step rises, as the candidate itself counts. While nothing is
-    settled, a line that the best so far cannot read may still be told by one with as much credit, if its step is news.
+    Credit is given for a training record with a loss, a time or a rate, whose step rises, as the candidate itself
+    counts; where no step is printed, whose epoch does. A line that a candidate takes without telling all of it yet
+    (a record that waits for a later line) is promised as much. While nothing is settled, a line that the best so far
+    cannot read may still be told by one with as much credit, if its step is news.
     After ``LOCK_AFTER_LINES`` lines the best one with at least ``LOCK_AFTER_CREDIT`` reads alone. Lines it cannot read
     go on to be offered to the others; one of them takes over after ``SWITCH_AFTER_CREDIT`` credible records between
     which the chosen one read nothing.
@@ -54,6 +56,49 @@ class Sniffer:
             self._forget_rivals()
         return records
 
+    def flush(self) -> tuple[Record, ...]:
+        """Return the records that were held back for lines which will not come: an attempt has ended.
+
+        While nothing is settled they are those of the most credible candidate that holds any.
+        """
+        if self._winner is not None:
+            return self._winner.flush()
+        told: tuple[Record, ...] = ()
+        teller: _Candidate | None = None
+        for one in self._candidates:
+            records = one.flush()
+            one.credit += one.judge(records)
+            if records and (teller is None or one.credit > teller.credit):
+                teller, told = one, records
+        best = self._best()
+        if teller is None or best is None or teller.credit < best.credit:
+            return ()
+        self._note(told)
+        return told
+
+    def why(self) -> str:
+        """Return in one sentence why the chosen reader reads: what it has read, and what the others have."""
+        best = self._winner or self._best()
+        if best is None or not best.credit:
+            return f"none of {', '.join(one.reader.name for one in self._candidates)} has read a record that gets on"
+        others = sorted((one for one in self._candidates if one is not best), key=lambda one: -one.credit)
+        rest = f" ({', '.join(f'{one.reader.name} {one.credit}' for one in others)})" if others else ""
+        counted = f"{best.credit} credible {'record' if best.credit == 1 else 'records'}"
+        if self._winner is not None:
+            return f"{best.reader.name} had read {counted}{rest} when it was settled, after {self._lines} lines"
+        most = ", the first of those that read most" if others and others[0].credit == best.credit else ""
+        return f"{best.reader.name} has read {counted} in {self._lines} lines{most}{rest}"
+
+    @property
+    def settled(self) -> Reader | None:
+        """The reader that reads alone; None while nothing is settled."""
+        return None if self._winner is None else self._winner.reader
+
+    def passed(self) -> None:
+        """Hear that the settled reader has read lines which were given to it directly."""
+        if self._rivals:
+            self._forget_rivals()
+
     def snapshot(self) -> dict[str, Any]:
         """Return all that decides about the next line, as builtins."""
         return {
@@ -62,7 +107,7 @@ class Sniffer:
             "rivals": self._rivals,
             "winner": None if self._winner is None else self._winner.reader.name,
             "candidates": [
-                [one.reader.name, one.credit, one.since, one.last_step, one.reader.snapshot()]
+                [one.reader.name, one.credit, one.since, one.last_step, one.reader.snapshot(), one.last_epoch]
                 for one in self._candidates
             ],
         }
@@ -73,10 +118,11 @@ class Sniffer:
         self._told = state["told"]
         self._rivals = state["rivals"]
         known = {one.reader.name: one for one in self._candidates}
-        for name, credit, since, last_step, inner in state["candidates"]:
+        for name, credit, since, last_step, inner, *more in state["candidates"]:
             one = known.get(name)
             if one is not None:
                 one.credit, one.since, one.last_step = credit, since, last_step
+                one.last_epoch = more[0] if more else None  # an older version knew none
                 one.reader.restore(inner)
         self._winner = known.get(state["winner"])
 
@@ -85,18 +131,21 @@ class Sniffer:
         self._lines += 1
         told: tuple[Record, ...] = ()
         teller: _Candidate | None = None
+        most, silent = 0, True  # silent: it takes the line, and has nothing to tell of it
         for one in self._candidates:
             records = one.reader(line, at, source)
             if records is not None:
                 one.credit += one.judge(records)
-                if teller is None or one.credit > teller.credit:
-                    teller, told = one, records
+                promised = one.may_hold and all(record.early for record in records)
+                worth = one.credit + promised
+                if teller is None or worth > most or (worth == most and silent):
+                    teller, told, most, silent = one, records, worth, not (records or promised)
         best = self._best()
         if best is not None and self._lines >= LOCK_AFTER_LINES and best.credit >= LOCK_AFTER_CREDIT:
             self._winner = best
         if teller is None or best is None:
             return ()
-        if teller is not best and (teller.credit < best.credit or not self._is_news(told)):
+        if teller is not best and (most < best.credit or not self._is_news(told)):
             return ()
         self._note(told)
         return told
@@ -140,20 +189,37 @@ class Sniffer:
 class _Candidate:
     """A reader and what speaks for it: ``credit`` in all, ``since`` while somebody else is chosen."""
 
-    __slots__ = ("credit", "last_step", "reader", "since")
+    __slots__ = ("credit", "last_epoch", "last_step", "may_hold", "reader", "since")
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.credit = 0
         self.since = 0
         self.last_step: int | None = None
+        self.last_epoch: float | None = None
+        self.may_hold = callable(getattr(reader, "flush", None))
+
+    def flush(self) -> tuple[Record, ...]:
+        """Return what the reader holds back; nothing from one that holds nothing."""
+        return tuple(self.reader.flush()) if self.may_hold else ()  # type: ignore[attr-defined]  # of some readers only
 
     def judge(self, records: tuple[Record, ...]) -> int:
-        """Return how many of ``records`` are credible: a loss, and a step above the one before."""
+        """Return how many of ``records`` are credible: they measure something, and get on."""
         credit = 0
         for record in records:
-            if record.kind != "train" or record.loss is None or record.step is None:
+            if record.kind != "train" or record.early:
                 continue
-            credit += self.last_step is None or record.step > self.last_step
-            self.last_step = record.step
+            if (
+                record.loss is None
+                and record.dt_s is None
+                and record.tokens_per_s is None
+                and record.samples_per_s is None
+            ):
+                continue
+            if record.step is not None:
+                credit += self.last_step is None or record.step > self.last_step
+                self.last_step = record.step
+            elif record.epoch is not None:
+                credit += self.last_epoch is None or record.epoch > self.last_epoch
+                self.last_epoch = record.epoch
         return credit

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Severity, Verdict
 
 Memory = dict[str, Any]
@@ -89,6 +90,40 @@ class RecordRule(Rule, Protocol):
 
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return what was found on this very record, None for nothing; ``memory`` is changed in place."""
+
+
+@runtime_checkable
+class CalmRule(RecordRule, Protocol):
+    """Judges many records at once where nothing happens. A rule that cannot is asked about each; so are all others."""
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return how many of the first records would give no verdict, and what they change in ``memory``.
+
+        They are training records of one rank and one segment; the losses are finite and not 0, the steps rise. It may
+        say fewer than it could. ``memory`` stays as it is; with the changes it must be exactly what it would be record
+        by record. The caller may ask again with fewer records.
+        """
+
+
+class Fall(msgspec.Struct, frozen=True, kw_only=True):
+    """What was before the step fell within an attempt.
+
+    ``step`` and ``epoch`` (None: not printed) of the record before, ``first_step`` of the attempt, ``interval``: steps
+    between two lines.
+    """
+
+    step: int
+    epoch: float | None
+    first_step: int
+    interval: int
+
+
+@runtime_checkable
+class SegmentRule(Rule, Protocol):
+    """Judges a step that falls within an attempt; its memory lives as long as the attempt."""
+
+    def on_fall(self, record: Record, fall: Fall, memory: Memory, /) -> Verdict | None:
+        """Return what was found on the first record after the fall; ``memory`` is changed in place."""
 
 
 @runtime_checkable

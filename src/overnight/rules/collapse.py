@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, log
 from typing import ClassVar, Final
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Verdict
 from overnight.rules import Memory, on_record, spoken, where
 
@@ -59,6 +60,40 @@ class Collapse:
     def fresh(self) -> Memory:
         """Return a memory in which nothing was learned yet."""
         return {"rank": -1, "learned": 0, "near": 0, "told": False}
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return up to where nothing is lost: the counts go on as they would record by record."""
+        rank, losses = batch.rank or 0, batch.loss
+        if rank != memory["rank"]:
+            return len(losses) if 0 <= memory["rank"] < rank else 0, {}
+        learned, near, place = memory["learned"], memory["near"], 0
+        if learned < LEARNED:
+            bound = (1 - FELL) * self.level
+            for loss in losses:
+                place += 1
+                learned = learned + 1 if loss <= bound else max(0, learned - _OTHERWISE)
+                if learned == LEARNED:
+                    break
+        count = len(losses)
+        if place < count:
+            count, near = self._after(losses[place:], near, told=memory["told"])
+            count += place
+        return count, {"learned": learned, "near": near}
+
+    def _after(self, losses: list[float], near: int, *, told: bool) -> tuple[int, int]:
+        """Return how many losses pass before the verdict is due, and the count of those near ln V after them."""
+        level, far = self.level, NEAR * self.level
+        low, high = min(losses), max(losses)
+        if (high < level and level - high > far) or (low > level and low - level > far):
+            return len(losses), max(0, near - _OTHERWISE * len(losses))
+        for place, loss in enumerate(losses):
+            if abs(loss - level) > far:
+                near = max(0, near - _OTHERWISE)
+            elif near + 1 >= WINDOW and not told:
+                return place, near
+            else:
+                near += 1
+        return len(losses), near
 
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return the verdict on the line that makes the return certain."""

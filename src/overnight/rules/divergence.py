@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Final
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Verdict
 from overnight.rules import Memory, milder, on_record, spoken, where
 
@@ -43,6 +44,17 @@ class Divergence:
     def fresh(self) -> Memory:
         """Return a memory with no healthy loss in it and nothing told."""
         return {"healthy": 0, "armed": False, "early": False, "glued": False}
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return up to where no loss is above the bound; the losses before it help to arm the rule."""
+        losses, bound = batch.loss, self.max_loss
+        count = len(losses)
+        if bound is None:
+            return count, {}
+        if max(losses) > bound:
+            count = next(place for place, loss in enumerate(losses) if loss > bound)
+        healthy = memory["healthy"]
+        return count, {"healthy": min(ARMED_AFTER, healthy + count)} if healthy < ARMED_AFTER else {}
 
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return a verdict for the first loss above the bound of each kind."""

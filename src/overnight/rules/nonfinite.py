@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, isnan
 from typing import Any, ClassVar, Final, NamedTuple
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Verdict
 from overnight.rules import Memory, milder, on_record, spoken, where
 from overnight.spec import NonfiniteSignal
@@ -99,6 +100,15 @@ class Nonfinite:
         rest = series.at_rest and all(_Series(*one).at_rest for one in memory.values() if isinstance(one, list))
         memory["calm"] = record.reader if rest else ""
         return self._hidden(record, series, memory)
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return up to where healthy lines of a known shape change nothing."""
+        if memory.get("calm") != batch.reader:
+            return 0, {}
+        norms = batch.columns.get("grad_norm")
+        if norms is None or (min(norms) > -inf and max(norms) < inf):
+            return len(batch), {}
+        return next(place for place, norm in enumerate(norms) if not -inf < norm < inf), {}
 
     def _printed(self, record: Record, loss: float, memory: Memory) -> Verdict | None:
         """Return what a loss that is printed as NaN or infinite means on this line."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar, Final
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Verdict
 from overnight.rules import Memory, on_record, spoken, where
 
@@ -98,6 +99,29 @@ class Spike:
                 _learn(memory)
             return None
         return self._odd(record, loss, memory) if isfinite(loss) else None
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return up to where every loss is a usual one; the window goes on as it would record by record."""
+        rank, losses = batch.rank or 0, batch.loss
+        if rank != memory["rank"]:
+            return len(losses) if 0 <= memory["rank"] < rank else 0, {}
+        if losses[0] > memory["calm"]:
+            return 0, {}
+        after, place = dict(memory), 0
+        while place < len(losses):
+            slot, bound = after["slot"], after["calm"]
+            some = losses[place : place + after["due"] - slot]
+            odd = max(some) > bound
+            if odd:
+                some = some[: next(number for number, loss in enumerate(some) if loss > bound)]
+            after.update(zip(_SLOTS[slot:], some, strict=False))
+            place += len(some)
+            after["slot"] = slot = slot + len(some)
+            if slot == after["due"]:
+                _learn(after)
+            if odd:
+                break
+        return place, after
 
     def _odd(self, record: Record, loss: float, memory: Memory) -> Verdict | None:
         """Count a loss above the bound, or one after it; return the alert when it is certain that this is a spike."""

@@ -5,9 +5,11 @@ Only the step is looked at; the planned number of steps (``steps``) is not a lim
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar
 
+from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Verdict
 from overnight.rules import Memory, on_record
 
@@ -34,6 +36,13 @@ class MaxSteps:
     def fresh(self) -> Memory:
         """Return a memory in which the limit was not reached yet."""
         return {"told": 0}
+
+    def calm(self, batch: Batch, memory: Memory, /) -> tuple[int, Memory]:
+        """Return up to where the limit is not reached, or everything behind it once it was told."""
+        limit = self.max_steps
+        if limit is None or memory["told"] == limit:
+            return len(batch), {}
+        return bisect_left(batch.steps, limit), {}
 
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return the verdict on the first line at or behind the limit."""

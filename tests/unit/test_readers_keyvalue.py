@@ -1,4 +1,4 @@
-"""The telemetry line and all that may stand round it."""
+"""The general reader: what a line with a step says, and all that may stand round it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from overnight.events import Record
 from overnight.readers import Reader
-from overnight.readers.telemetry import Telemetry
+from overnight.readers.keyvalue import KeyValue
 from overnight.tail import Line
 
 NAN = "nan"
 
 
 def read(text: str, *, cut: bool = False) -> list[Record]:
-    return list(Telemetry()(Line(text, 40, cut), 7.5, 3) or ())
+    return list(KeyValue()(Line(text, 40, cut), 7.5, 3) or ())
 
 
 def told(record: Record) -> dict[str, Any]:
     """What differs from an empty training record, NaN as text so that it can be compared."""
-    empty = Record(reader="telemetry", source=3, offset=40, at=7.5)
+    empty = Record(reader="keyvalue", source=3, offset=40, at=7.5)
     names = record.__struct_fields__
     found = {name: getattr(record, name) for name in names if getattr(record, name) != getattr(empty, name)}
     return {name: NAN if value != value else value for name, value in found.items()}  # noqa: PLR0124
@@ -50,12 +50,28 @@ PLAIN = {"step": 12, "loss": 3.21, "dt_s": 0.25}
         *("01/02 10:00:00 ", "10:00:00 | ", "Jan  1 10:00:00 ", "INFO ", "[INFO] ", "[    INFO] - ", "root - INFO - "),
         *("[titan] 2026-01-01 10:00:00,555 - root - INFO - ", "trainer: ", "INFO:root:", "WARNING:__main__:"),
         *("[2026-01-01 10:00:00,123][root][INFO] - ", "2026-01-01 10:00:00.123 | INFO     | __main__:main:12 - "),
-        *("I0101 10:00:00.123456 4242 train.py:55] ", "(Trainer pid=12) ", "[train] ", "Epoch 3 | ", "epoch 1: "),
+        *("I0101 10:00:00.123456 4242 train.py:55] ", "(Trainer pid=12) ", "[train] "),
         *("INFO some.module ", "worker-0 says "),
     ],
 )
 def test_anything_may_stand_before_the_line(prefix: str) -> None:
     assert one(prefix + "step: 12, loss: 3.210, dt: 0.25") == PLAIN
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Epoch 3 | ",
+        "epoch 3: ",
+        "Epoch: 3 ",
+        "ep 3 train, ",
+        "Training epoch 3, ",
+        "Epoch [3/10], ",
+        "INFO Epoch 3/10 - ",
+    ],
+)
+def test_the_epoch_before_the_line_is_kept(prefix: str) -> None:
+    assert one(prefix + "step: 12, loss: 3.210, dt: 0.25") == {**PLAIN, "epoch": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +136,9 @@ def test_the_rank_before_the_line_is_kept(prefix: str) -> None:
             {
                 "step": 5,
                 "loss": 3.0,
-                "extra": {"val_loss": 4.0, "memory": "47.65GiB(50%)", "eta": "0:10:00", "tps": 6096.0, "note": ""},
+                "tokens_per_s": 6096.0,
+                "per_device": True,
+                "extra": {"val_loss": 4.0, "memory": "47.65GiB(50%)", "eta": "0:10:00", "note": ""},
             },
         ),
         ("step: 100, val_loss: 3.2", {"kind": "eval", "step": 100, "loss": 3.2}),
@@ -161,7 +179,7 @@ def test_what_a_line_says(text: str, expected: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_no_record(text: str) -> None:
-    assert Telemetry()(Line(text, 0), 0.0, 0) is None
+    assert KeyValue()(Line(text, 0), 0.0, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -220,7 +238,7 @@ def test_an_infinite_loss_is_seen_however_it_is_printed(value: str, meant: float
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_what_stands_round_a_nan_may_stand_round_any_number(wrapped: str) -> None:
-    reader = Telemetry()
+    reader = KeyValue()
     for step, number in enumerate(("2.31", "1,234.5", "-3e-05", "2.5", "nan", "2.25")):
         for text in AROUND:
             (record,) = reader(Line(text.format(wrapped.format(number)).replace("8", str(step)), 0), 0.0, 0) or ()
@@ -229,7 +247,7 @@ def test_what_stands_round_a_nan_may_stand_round_any_number(wrapped: str) -> Non
 
 
 def test_the_shape_of_a_wrapped_number_is_learned() -> None:
-    reader = Telemetry()
+    reader = KeyValue()
     reader(Line("step: 1, loss: [2.31], dt: '0.25'", 0), 0.0, 0)
     (record,) = reader(Line("step: 2, loss: [2.32], dt: '0.26'", 0), 0.0, 0) or ()
     assert (record.loss, record.dt_s, reader._may_learn, len(reader._shapes)) == (2.32, 0.26, 63, 1)
@@ -330,7 +348,7 @@ def test_a_number_at_the_cut_of_a_long_line_is_not_trusted() -> None:
     assert [(r.dt_s, r.glued) for r in read("step: 5, loss: 3.2, dt: 0.25", cut=True)] == [(None, False)]
     assert [r.glued for r in read("step: 5, dt: 0.25, loss: 3.2", cut=True)] == [True]
     assert [r.glued for r in read("step: 5, loss: 3.2, note: x yyyyy", cut=True)] == [False]
-    reader = Telemetry()
+    reader = KeyValue()
     for text in ("step: 5, loss: 3.2, lr: 1", "step: 6, loss: 3.2, lr: 1"):
         reader(Line(text, 0), 0.0, 0)
     (record,) = reader(Line("step: 7, loss: 3.2, lr: 1", 0, cut=True), 0.0, 0) or ()
@@ -358,6 +376,12 @@ SHAPES = st.sampled_from(
         "step {n} loss: {x}, dt: {y}",
         "step: {c}, loss: {x}, note: {x}abc, {y}",
         "step: {n}, loss: [{x}], grad_norm: '{y}', lr: ({z})",
+        "Epoch {x}/9 | iter {r} step {n} | loss train: {y}, val: {z} | iter time: {d}.46 ms (step)",
+        "step {n}/{r}00 ({x}%) | loss {y} (-{z}z)| norm {z} | lr 1e-4 | {d}.5 ms | {d}.5% bf16 MFU | {c} tok/s",
+        "loss: {x} | lr: {y} | iteration {n}/{z}",
+        "[default{r}]:ep {x} train, step {n}, loss {y}, grad_norm:p2 {z}, 0.8{r} sec/step, elapsed 0:16:{d}",
+        "step:{n}/{x} train_time:{r}ms step_avg:{y}ms",
+        "step: {n}, loss: {x}, time: {y}, dt: {z}, tps: {x}, tokens/s: {y}, it/s: {z}",
         "step: {n} loss {x}, grad_norm: tensor({y}, device='cuda:{r}'), note: [{z}].",
     ]
 )
@@ -404,15 +428,15 @@ NUMBERS = st.one_of(
     )
 )
 def test_a_learned_shape_never_changes_what_is_read(lines: list[tuple[Any, ...]]) -> None:
-    experienced = Telemetry()
+    experienced = KeyValue()
     for shape, n, (x, y, z), r, d, c in lines * 2:
         text = shape.format(n=n, x=x, y=y, z=z, r=r, d=d, c=f"{c:,}")
-        fresh = Telemetry()(Line(text, 0), 0.0, 0)
+        fresh = KeyValue()(Line(text, 0), 0.0, 0)
         assert repr(experienced(Line(text, 0), 0.0, 0)) == repr(fresh)
 
 
 def test_shapes_are_learned_and_the_oldest_goes() -> None:
-    reader = Telemetry()
+    reader = KeyValue()
     for turn in range(30):
         for step in (1, 2):
             (record,) = reader(Line(f"step: {step}, loss: 2, key{turn}: 5", 0), 0.0, 0) or ()
@@ -428,7 +452,7 @@ def test_shapes_are_learned_and_the_oldest_goes() -> None:
 @settings(deadline=None)
 @given(st.text(alphabet="step: lossdtnaif0123456789.,+-e[]()|=/%ranktvl\t \x1bé", max_size=120), st.booleans())
 def test_no_line_raises(text: str, cut: bool) -> None:
-    reader = Telemetry()
+    reader = KeyValue()
     for line in (text, "step: 5, loss: 3" + text, "step: 5, loss: " + text, text + "step: 5, loss: 3.2"):
         for record in reader(Line(line, 0, cut), 0.0, 0) or ():
             assert record.step is None or record.step >= 0
@@ -440,11 +464,11 @@ def test_no_line_raises(text: str, cut: bool) -> None:
 def test_the_longest_line_of_anything_is_read_at_once(text: str) -> None:
     line = Line((text * 65_536)[:65_536], 0, cut=True)
     for _ in range(3):
-        Telemetry()(line, 0.0, 0)
+        KeyValue()(line, 0.0, 0)
 
 
 def test_the_reader_needs_no_memory() -> None:
-    reader: Reader = Telemetry()
+    reader: Reader = KeyValue()
     assert reader.snapshot() is None
     reader.restore(None)
     assert reader.always == {"step", "loss"}

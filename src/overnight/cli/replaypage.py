@@ -1,0 +1,256 @@
+"""Turns a replay into the text that ``overnight replay`` prints: 80 columns, unknown is said to be so.
+
+Pure: the dict of ``replayed.document`` in, text out. No run folder, no log.
+"""
+
+from __future__ import annotations
+
+from overnight.cli.render import WIDTH, epoch, figure, folded, harmless, span, thousands
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Told = dict[str, Any]
+
+LABEL = 12
+SHOWN = 40
+"""Verdicts and lines shown; --json has more."""
+
+SOURCES = {"journal": "the run's journal", "dates": "the dates in the lines", "dt": "the printed step times"}
+ASKED = {
+    "max_loss": "no loss above",
+    "vocab_size": "vocabulary",
+    "stall_s": "no step for",
+    "start_limit_s": "first step within",
+    "exit_limit_s": "exit within",
+    "max_hours": "hours",
+    "until": "until",
+    "max_steps": "steps",
+    "max_cost": "cost",
+}
+
+
+def replay_text(told: Told) -> str:
+    """Return the whole text."""
+    lines = [
+        *folded(f"{_title(told)}: {_answer(told)}", "  ", ""),
+        *_head(told),
+        *_verdicts(told),
+        *_missing(told),
+        *_remarks(told),
+    ]
+    return "\n".join(lines)
+
+
+def _title(told: Told) -> str:
+    return str(told["name"] or told["log"]["path"])
+
+
+def _answer(told: Told) -> str:
+    """Return the one sentence: would it have been ended, and was it."""
+    end = told["end"]
+    if not told["read"]["records"] and not told["verdicts"]:
+        return "nothing in it was read as a training record, so no rule on records could judge"
+    if end is None:
+        return "no rule would have ended it"
+    said = f"{end['rule']} would have ended it {_where(end)}"
+    how = next((one["night"]["how"] for one in told["verdicts"] if _same_place(one, end) and one["night"]), None)
+    if how in ("same", "changed"):
+        said += ", where it was told that night, too"
+    elif how is not None:
+        said += {"earlier": ", earlier than that night", "later": ", later than that night"}.get(how, ", newly")
+    return said
+
+
+def _then_too(told: Told) -> bool:
+    """Say whether the night had the same end."""
+    return any(
+        _same_place(one, told["end"]) and one["night"] is not None and one["night"]["action"] == one["action"]
+        for one in told["verdicts"]
+        if one["night"] is None or one["night"]["how"] in ("same", "changed")
+    )
+
+
+def _same_place(one: Told, end: Told) -> bool:
+    return bool(one["ends"] and one["rule"] == end["rule"] and one["offset"] == end["offset"] and not one["after_end"])
+
+
+def _where(one: Told) -> str:
+    step = "" if one["step"] is None else f"at step {one['step']}"
+    line = "" if one["line"] is None else f"line {one['line']:,}"
+    at = "" if line or one["at"] is None else f"at {one['at'][:19]}Z"
+    return ", ".join(word for word in (step, line, at) if word) or "at a place that nobody knows"
+
+
+def _head(told: Told) -> list[str]:
+    log, read, clock = told["log"], told["read"], told["clock"]
+    lines = []
+    if told["end"] is not None:
+        lines += _row("because", told["end"]["text"])
+        lines += _row("then", _then(told))
+        # What came after an end that the night had too, or after which it would have gone on, is not saved by it.
+        label = "after it" if told["end"]["again"] or _then_too(told) else "saved"
+        lines += _row(label, _saved(told["end"]["saved"]))
+    if told.get("outcome"):
+        outcome = told["outcome"]
+        cause = f" ({outcome['cause']})" if outcome["cause"] else ""
+        said = f": {outcome['cause_text']}" if outcome["cause_text"] else ""
+        lines += _row("that night", f"{outcome['state']}{cause}{said}")
+    elif told.get("live"):
+        lines += _row("that night", "not over yet: judged as far as it has come")
+    reader = f"read by {log['reader']}" if log["reader"] else "no reader fits"
+    lines += _row("log", f"{log['path']} ({thousands(log['bytes'])} bytes, {log['lines']:,} lines, {reader})")
+    many = f"{read['records']:,} records in {read['segments']:,} segments" if read["records"] else "no records"
+    last = "" if read["step"] is None else f", the last step is {read['step']}, its loss {figure(read['loss'])}"
+    lines += _row("read", many + last)
+    if clock["from"] is not None:
+        lines += _row("time", f"from {SOURCES[clock['from']]}, to about {span(clock['resolution_s'])}")
+    lines += _row("rules", _rules(told))
+    lines += [line for rule, why in _grouped(told["unjudged"]).items() for line in _row("not judged", f"{rule}: {why}")]
+    return lines
+
+
+def _grouped(unjudged: dict[str, str]) -> dict[str, str]:
+    reasons: dict[str, list[str]] = {}
+    for rule, why in unjudged.items():
+        reasons.setdefault(why, []).append(rule)
+    return {", ".join(rules): why for why, rules in reasons.items()}
+
+
+def _then(told: Told) -> str:
+    end = told["end"]
+    return f"the run would have been {end['then']}" if end["again"] else f"the run would have ended: {end['then']}"
+
+
+def _saved(saved: Told) -> str:
+    """Return what came after the end, in steps, time and money, as far as each is known."""
+    if not saved["records"] and not saved["seconds"]:
+        return "nothing: the log ends there"
+    parts = [f"{saved['steps']:,} steps"]
+    if saved["seconds"] is None:
+        parts.append("for a time that nobody knows (no times in the log, no step time printed)")
+    else:
+        parts.append(f"{span(saved['seconds'])} by {SOURCES[saved['from']]}")
+    if saved["cost"] is not None:
+        parts.append(f"{saved['cost']:,.2f} at {saved['price']:g}/h")
+    elif saved["seconds"] is not None:
+        parts.append("--price says how much money")
+    return ", ".join(parts)
+
+
+def _rules(told: Told) -> str:
+    changed = told.get("changed")
+    if changed:
+        words = []
+        for name, (before, after) in changed.items():
+            if name == "actions":
+                words += [f"{rule}={to}" for rule, to in after.items() if before.get(rule) != to]
+            else:
+                words.append(f"{_label(name)} {_setting(name, after)} (was {_setting(name, before)})")
+        return "the run's own, but " + ", ".join(words)
+    rules = told["rules"]
+    words = [f"{label} {_setting(name, rules[name])}" for name, label in ASKED.items() if rules[name] is not None]
+    words += [f"{rule}={action}" for rule, action in rules["actions"].items()]
+    own = "the run's own" if told["kind"] == "run" else "the defaults" if not words else "as given"
+    return f"{own}: {', '.join(words)}" if words else own
+
+
+def _setting(name: str, value: object) -> str:
+    """Return the value of a setting with its unit."""
+    if value is None:
+        return "none"
+    if name.endswith("_s") and isinstance(value, (int, float)):
+        return f"{value:g}s"
+    return figure(value, 12) if isinstance(value, (int, float, str)) else harmless(str(value))
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_s").replace("_", "-")
+
+
+def _verdicts(told: Told) -> list[str]:
+    verdicts = told["verdicts"]
+    if not verdicts:
+        return ["verdicts     none"]
+    lines, told_end = ["verdicts"], False
+    for one in verdicts[:SHOWN]:
+        if one["after_end"] and not told_end:
+            told_end = True
+            lines.append("  -- after the end --")
+        lines += _verdict(one)
+    left = len(verdicts) - SHOWN
+    left = max(0, left) + told["left_out"]
+    if left:
+        counts = ", ".join(f"{one['verdicts']:,} {one['rule']} {one['severity']}" for one in told["counts"])
+        lines += folded(f"and {left:,} more; in all {counts}", "  ")
+    return lines
+
+
+def _verdict(one: Told) -> list[str]:
+    night = one["night"]
+    beside = "" if night is None else f"  [{_beside(one, night)}]"
+    lines = folded(f"{one['severity']} {one['rule']} {_where(one)} -> {one['action']}{beside}", "    ", "  ")
+    lines += folded(one["text"], "    ")
+    if one["line_text"]:
+        text = harmless(one["line_text"])
+        room = WIDTH - 6
+        lines.append("    | " + (text if len(text) <= room else text[: room - 1] + "…"))
+    return lines
+
+
+def _beside(one: Told, night: Told) -> str:
+    """Return how a verdict stands to that of the night."""
+    if night["how"] == "same":
+        return "as that night"
+    if night["how"] == "new":
+        return "new"
+    if night["how"] == "changed":
+        return f"that night -> {night['action']}" if night["action"] != one["action"] else "that night in other words"
+    step = "" if night["step"] is None else f" at step {night['step']}"
+    return f"{night['how']}; that night{step or ' at ' + str(night['at'])[:19] + 'Z'}"
+
+
+WHY_MISSING = {
+    "gone": "gone",
+    "elsewhere": "in a part of the log that is not here any more",
+    "live only": "not to be judged from a log",
+}
+
+
+def _missing(told: Told) -> list[str]:
+    missing = [] if told["night"] is None else told["night"]["missing"]
+    if not missing:
+        return []
+    lines = ["only that night"]
+    for one in missing[:SHOWN]:
+        step = "" if one["step"] is None else f" at step {one['step']}"
+        lines += folded(
+            f"{one['severity']} {one['rule']}{step} -> {one['action']}  [{WHY_MISSING[one['how']]}]", "    ", "  "
+        )
+        lines += folded(one["text"], "    ")
+    more = len(missing) - SHOWN
+    return lines + ([f"  and {more:,} more"] if more > 0 else [])
+
+
+def _remarks(told: Told) -> list[str]:
+    said = list(told.get("remarks") or [])
+    unread, read = told["unread"], told["read"]
+    if unread:
+        said.append(
+            f"{unread['lines']:,} lines say of a loss that it is NaN or infinite and were not read as records; the "
+            f"first is line {unread['first_line']:,}: `overnight read` shows what is read, --pattern reads more"
+        )
+    if read["nonfinite"] and not any(one["rule"] == "nonfinite" for one in told["verdicts"]):
+        said.append(
+            f"{read['nonfinite']:,} records have a loss that is NaN or infinite, the first at step "
+            f"{figure(read['first_nonfinite'], 12)}, and no rule spoke of it"
+        )
+    began = epoch(told["clock"]["began"])
+    if told["clock"]["from"] == "dates" and began is not None:
+        said.append("dates without a zone were taken for local time")
+    return [line for one in said for line in folded(one, "  ", "note: ")]
+
+
+def _row(label: str, text: object) -> list[str]:
+    return folded(text, " " * (LABEL + 2), f"  {label:<{LABEL}}")

@@ -1,0 +1,110 @@
+"""Tokens that are counted up from the beginning of a training: the gain from line to line is what a step has.
+
+Also decided here: whether numbers printed as the tokens of a step are such a counter. No clock, no file, no record.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Final
+
+_PROOF: Final = 4
+"""Lines that show a counter which began with step 0 or 1."""
+
+_PROOF_AFRESH: Final = 8
+"""Lines that show one which began with this stretch of steps: a batch that grows does not begin with nothing."""
+
+_MOST: Final = 64
+_NEAR: Final = 0.05
+"""Part of the step by which a counter may differ from an even count: sequences are not all of one length."""
+
+Row = tuple[int, float, float | None]
+"""Step, printed tokens, seconds per step."""
+
+
+class Counting:
+    """One program's way to print tokens, over all attempts.
+
+    ``totals``: the numbers printed as tokens of a step are a counter; None while nobody can know. They are when they
+    rise with each step and are about as many times the gain per step as there were steps. They are not when one fails
+    to rise, as the tokens of single steps do at once. ``rows`` are those that speak for it, and ``before`` is what the
+    sums were before them.
+    """
+
+    __slots__ = ("_last", "before", "rows", "totals")
+
+    def __init__(self) -> None:
+        self.totals: bool | None = None
+        self.rows: list[Row] = []
+        self.before = (0.0, 0.0)
+        self._last: tuple[int, float] | None = None
+
+    def counts(self, step: int | None, tokens: float, dt_s: float | None, sums: tuple[float, float]) -> bool:
+        """Take in tokens printed for a step; say whether they have now turned out to be a counter (once)."""
+        if self.totals is False:
+            return False
+        if self.totals:
+            if self._last is not None and step is not None and step > self._last[0] and tokens <= self._last[1]:
+                self.totals = False
+            return False
+        if step is None:
+            self.rows.clear()
+            return False
+        if self.rows and (step <= self.rows[-1][0] or tokens <= self.rows[-1][1]):
+            self.totals = False
+            self.rows.clear()
+            return False
+        if not self.rows:
+            self.before = sums
+        self.rows.append((step, tokens, dt_s))
+        if len(self.rows) >= _PROOF and self._is_even():
+            self.totals = True
+            return True
+        if len(self.rows) >= _MOST:
+            self.totals = False
+            self.rows.clear()
+        return False
+
+    def gained(self, step: int, total: float) -> float | None:
+        """Return the tokens per step since the line before, by a counter; None on the first line of a stretch."""
+        last = self._last
+        self._last = (step, total)
+        if last is None or step <= last[0] or total < last[1]:
+            return None
+        return (total - last[1]) / (step - last[0])
+
+    def pause(self) -> None:
+        """A line without tokens: what comes is no unbroken row any more."""
+        if self.rows:
+            self.rows.clear()
+
+    def part(self) -> None:
+        """The steps do not go on from here: a gain across this place would be no step's."""
+        self.rows.clear()
+        self._last = None
+
+    def _is_even(self) -> bool:
+        """Say whether the numbers are what an even count from step 0, or from this stretch's beginning, would give."""
+        (first, least, _), (second, _, _), (last, most, _) = self.rows[0], self.rows[1], self.rows[-1]
+        gain = (most - least) / (last - first)
+        if not 0 < gain < inf:
+            return False
+        if all(abs(tokens / gain - step) <= 1 + _NEAR * abs(step) for step, tokens in ((first, least), (last, most))):
+            return True
+        return len(self.rows) >= _PROOF_AFRESH and least / gain <= 2 * (second - first)
+
+    def snapshot(self) -> list[Any]:
+        """Return all of it as builtins."""
+        last = None if self._last is None else list(self._last)
+        return [self.totals, [list(row) for row in self.rows], list(self.before), last]
+
+    @classmethod
+    def restore(cls, state: list[Any] | None) -> Counting:
+        """Go on where ``snapshot`` was taken; of an older version nothing is known."""
+        counting = cls()
+        if state is not None:
+            counting.totals, rows, before, last = state
+            counting.rows = [(step, tokens, dt_s) for step, tokens, dt_s in rows]
+            counting.before = (before[0], before[1])
+            counting._last = None if last is None else (last[0], last[1])
+        return counting

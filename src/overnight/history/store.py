@@ -1,0 +1,374 @@
+"""metrics.db as its one writer sees it: records, verdicts, and the monitor's own state, in one transaction.
+
+An index, not the truth: it may be deleted and is rebuilt from the log and the journal. Because the place in the log and
+the state of everything behind it are committed together with the records, each line counts exactly once, wherever a
+supervisor is killed. New records are plain rows; once 4,096 of a kind wait they become a chunk, in the same transaction
+as everything else. SQLite keeps no NaN (it becomes NULL), so in rows non-finite numbers are the texts of
+``events.jsonable``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from pathlib import Path
+
+import msgspec
+
+from overnight.batches import Batch, Entry
+from overnight.events import Verdict, jsonable
+from overnight.history.chunks import NUMBERS, PLACE, Key, Table, pack
+from overnight.history.reading import key_of, records_of
+
+__all__ = ["History", "decode_state", "encode_state", "open_history", "records_of", "set_aside"]
+
+FORMAT = 1
+"""Of the monitor's state."""
+
+FORM = 2
+"""Of the tables (user_version): 2 has chunks, 1 (which said 0) had plain rows only."""
+
+CHUNK = 4096
+LEAST = 256
+"""What an attempt that is over has left becomes a chunk, too, if it is not just a few rows."""
+
+MOST_ROWS = 65_536
+"""No more plain rows than these are kept waiting, of however many ranks."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS records (
+  source INTEGER NOT NULL, offset INTEGER NOT NULL, part INTEGER NOT NULL,
+  attempt INTEGER NOT NULL, segment INTEGER NOT NULL, at REAL NOT NULL, reader TEXT NOT NULL, kind TEXT NOT NULL,
+  rank INTEGER, step INTEGER, loss, dt_s, tokens, tokens_per_s, samples_per_s, mfu, lr, grad_norm, epoch, extra TEXT,
+  tokens_total, glued INTEGER NOT NULL DEFAULT 0, per_device INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (source, offset, part)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS chunks (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, offset INTEGER NOT NULL, part INTEGER NOT NULL,
+  attempt INTEGER NOT NULL, kind TEXT NOT NULL, rank INTEGER, reader TEXT NOT NULL, glued INTEGER NOT NULL,
+  per_device INTEGER NOT NULL, records INTEGER NOT NULL, runs BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS series (
+  name TEXT NOT NULL, chunk INTEGER NOT NULL, count INTEGER NOT NULL, nonfinite INTEGER NOT NULL,
+  least REAL, least_index INTEGER NOT NULL, largest REAL, first REAL, last REAL,
+  PRIMARY KEY (name, chunk)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS levels (name TEXT NOT NULL, chunk INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS levels_by_name ON levels (name, chunk);
+CREATE TABLE IF NOT EXISTS coarse (
+  name TEXT NOT NULL, chunk INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (name, chunk)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS columns (
+  chunk INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, mask BLOB NOT NULL, texts BLOB);
+CREATE UNIQUE INDEX IF NOT EXISTS columns_by_chunk ON columns (chunk, name);
+CREATE TABLE IF NOT EXISTS verdicts (
+  attempt INTEGER NOT NULL, source INTEGER NOT NULL, offset INTEGER NOT NULL, part INTEGER NOT NULL, rule TEXT NOT NULL,
+  severity TEXT NOT NULL, action TEXT NOT NULL, step INTEGER, at REAL, text TEXT NOT NULL, evidence TEXT NOT NULL,
+  PRIMARY KEY (attempt, source, offset, part, rule)) WITHOUT ROWID;
+"""
+
+LATER = {"tokens_total": "", "glued": "INTEGER NOT NULL DEFAULT 0", "per_device": "INTEGER NOT NULL DEFAULT 0"}
+"""What a table of records of the first form has not."""
+
+# In the first form a NaN in ``extra`` was a text as well; now it is the word that JSON has not and Python has.
+RENAME = [(f': "{was}"', f": {now}") for was, now in (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity"))]
+
+ROW = (
+    *("source", "offset", "part", "attempt", "segment", "at", "reader", "kind", "rank", "step"),
+    *NUMBERS,
+    *("extra", "glued", "per_device"),
+)
+INSERT_RECORD = f"INSERT OR REPLACE INTO records ({', '.join(ROW)}) VALUES ({', '.join('?' * len(ROW))})"  # noqa: S608 - names of ours
+OF_KEY = "source = ? AND attempt = ? AND kind = ? AND rank IS ? AND reader = ? AND glued = ? AND per_device = ?"
+READ_ROWS = f"SELECT segment, {', '.join((*PLACE, *NUMBERS))}, extra FROM records WHERE {OF_KEY} ORDER BY offset, part"  # noqa: S608 - names of ours
+
+_place = attrgetter("source", "offset", "part")
+_what = attrgetter("at", "reader", "kind", "rank", "step")
+_numbers = attrgetter(*NUMBERS)
+_names = attrgetter("source", "kind", "rank", "reader", "glued", "per_device")
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(jsonable(value))
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    record, attempt, segment = entry
+    numbers = _numbers(record)
+    extra = None if record.extra is None else json.dumps(record.extra)
+    return (
+        *_place(record), attempt, segment, *_what(record), *map(_number, numbers), extra, record.glued,
+        record.per_device,
+    )  # fmt: skip
+
+
+class History:
+    """One open metrics.db, for the only writer. Readers (``records_of``, ``Views``) open it read-only."""
+
+    def __init__(self, path: Path, *, network: bool = False, instead_of: Path | None = None) -> None:
+        self.path = path
+        self.temporary = instead_of
+        self._again: int | None = None
+        # A short wait: a commit that failed is made later, a stop that came late is not.
+        self.db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        try:
+            # WAL needs shared memory, which network file systems do not have; there the old journal is slow but right.
+            self.db.execute(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}")
+            self.db.execute("PRAGMA synchronous=NORMAL")
+            self.db.execute("PRAGMA cache_size=-2000")
+            self._make_tables()
+            self.load()
+            self.tails = self._count_rows()
+            self.file = self._file()
+        except sqlite3.Error:
+            self.db.close()
+            raise
+
+    def _make_tables(self) -> None:
+        if self.db.execute("PRAGMA user_version").fetchone()[0] >= FORM:
+            return
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            known = {row[1] for row in self.db.execute("PRAGMA table_info(records)")}
+            for name in LATER.keys() - known if known else ():
+                self.db.execute(f"ALTER TABLE records ADD COLUMN {name} {LATER[name]}")
+            for was, now in RENAME if known else ():
+                self.db.execute(
+                    "UPDATE records SET extra = replace(extra, ?, ?) WHERE instr(extra, ?)", (was, now, was)
+                )
+            for statement in SCHEMA.split(";\n"):
+                self.db.execute(statement)
+            self.db.execute(f"PRAGMA user_version = {FORM}")
+            self.db.execute("COMMIT")
+        except BaseException:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise
+
+    def load(self) -> bytes | None:
+        """Return the monitor's committed state; None if there is none or it is of another format."""
+        row = self.db.execute("SELECT format, value FROM state WHERE id = 1").fetchone()
+        return bytes(row[1]) if row is not None and row[0] == FORMAT else None
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yield the verdicts that were stored: what is left of them if somebody damaged the journal."""
+        rows = self.db.execute("SELECT * FROM verdicts ORDER BY source, offset, part")
+        names = [column[0] for column in rows.description]
+        for row in rows:
+            found = dict(zip(names, row, strict=True))
+            with contextlib.suppress(msgspec.ValidationError, ValueError):  # edited by hand: it will be found again
+                yield msgspec.convert({**found, "evidence": json.loads(found["evidence"])}, Verdict)
+
+    def read_again(self, source: int) -> None:
+        """From ``source`` on everything is read once more: the next commit replaces what is stored of it."""
+        self._again = source
+
+    def commit(self, entries: Iterable[Entry | Batch], verdicts: Iterable[Verdict], state: bytes) -> None:
+        """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was."""
+        tails = dict(self.tails)
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            if self._again is not None:
+                self._drop(self._again)
+                tails = self._count_rows()
+            newest = self._store(entries, tails)
+            self._tidy(tails, newest)
+            for one in verdicts:
+                self._store_verdict(one)
+            self.db.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (FORMAT, state))
+            self.db.execute("COMMIT")
+        except BaseException:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise
+        self.tails = tails
+        self._again = None
+
+    def _store_verdict(self, one: Verdict) -> None:
+        evidence = json.dumps(jsonable(one.evidence))
+        self.db.execute(
+            "INSERT OR REPLACE INTO verdicts VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                one.attempt, one.source, one.offset, one.part, one.rule, one.severity, one.action, one.step, one.at,
+                one.text, evidence,
+            ),
+        )  # fmt: skip
+
+    def _store(self, entries: Iterable[Entry | Batch], tails: dict[Key, int]) -> tuple[int, int]:
+        """Store records as rows, or with the rows that wait as chunks; return the newest (source, attempt)."""
+        newest = (-1, -1)
+        for key, pieces in grouped(entries).items():
+            newest = max(newest, (key.source, key.attempt))
+            count = sum(len(piece) for piece in pieces)
+            waiting = tails.get(key, 0)
+            if waiting + count < CHUNK:
+                for piece in pieces:
+                    self.db.executemany(INSERT_RECORD, map(_row, piece))
+                tails[key] = waiting + count
+                continue
+            table = self._take_rows(key) if waiting else Table()
+            for piece in pieces:
+                if isinstance(piece, Batch):
+                    table.add_batch(piece)
+                else:
+                    table.add_entries(piece)
+            self._store_chunks(key, table)
+            tails.pop(key, None)
+        return newest
+
+    def _tidy(self, tails: dict[Key, int], newest: tuple[int, int]) -> None:
+        """Make chunks of the rows of attempts and sources that are over, and of all if there are too many."""
+        over = sum(tails.values()) > MOST_ROWS
+        for key in [
+            key for key, count in tails.items() if over or (key.source, key.attempt) < newest or count >= CHUNK
+        ]:
+            if tails[key] >= LEAST:
+                self._store_chunks(key, self._take_rows(key))
+            if tails[key] >= LEAST or (key.source, key.attempt) < newest:
+                del tails[key]
+
+    def _take_rows(self, key: Key) -> Table:
+        table = Table()
+        cursor = self.db.execute(READ_ROWS, key)
+        while rows := cursor.fetchmany(CHUNK):
+            segments, *columns, extras = zip(*rows, strict=True)
+            table.add_rows(segments, columns, extras)
+        self.db.execute(f"DELETE FROM records WHERE {OF_KEY}", key)  # noqa: S608 - names of ours
+        return table
+
+    def _store_chunks(self, key: Key, whole: Table) -> None:
+        for records in whole.ordered().cut(2 * CHUNK - 1):
+            packed = pack(records)
+            runs = msgspec.msgpack.encode(packed.runs)
+            place = (key.source, records.offsets[0], records.parts[0])
+            chunk = self.db.execute(
+                "INSERT INTO chunks VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?)", (*place, *key[1:], len(records), runs)
+            ).lastrowid
+            self.db.executemany(
+                "INSERT INTO series VALUES (?,?,?,?,?,?,?,?,?)", ((one[0], chunk, *one[1:]) for one in packed.series)
+            )
+            for table, level in (("levels", packed.levels), ("coarse", packed.coarse)):
+                self.db.executemany(
+                    f"INSERT INTO {table} VALUES (?,?,?)",  # noqa: S608 - a name of ours
+                    zip(level, repeat(chunk), level.values(), strict=False),
+                )
+            self.db.execute("INSERT INTO columns VALUES (?,'',?,'',NULL)", (chunk, packed.places))
+            self.db.executemany("INSERT INTO columns VALUES (?,?,?,?,?)", ((chunk, *one) for one in packed.columns))
+
+    def _drop(self, source: int) -> None:
+        """Remove what is stored of a source and all later ones."""
+        self.db.execute("DELETE FROM records WHERE source >= ?", (source,))
+        for table in ("series", "levels", "coarse", "columns"):
+            self.db.execute(f"DELETE FROM {table} WHERE chunk IN (SELECT id FROM chunks WHERE source >= ?)", (source,))  # noqa: S608 - names of ours
+        self.db.execute("DELETE FROM chunks WHERE source >= ?", (source,))
+
+    def _count_rows(self) -> dict[Key, int]:
+        """Return how many rows wait to become a chunk."""
+        names = ", ".join(Key._fields)
+        rows = self.db.execute(f"SELECT {names}, count(*) FROM records GROUP BY {names}")  # noqa: S608 - names of ours
+        return {key_of(row): row[7] for row in rows}
+
+    def usable(self) -> bool:
+        """Say whether something can be stored now: whether a disk has space again, a lock was given up."""
+        if self.temporary is not None:
+            return _can_open(self.temporary)
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            self.db.execute("UPDATE state SET format = format")
+            self.db.execute("COMMIT")
+        except sqlite3.Error:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            return False
+        return True
+
+    def in_place(self) -> bool:
+        """Say whether what is stored can be found again: False once the file was removed or replaced."""
+        return self.temporary is not None or self._file() == self.file
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            look = os.stat(self.path)
+        except OSError:
+            return None
+        return look.st_dev, look.st_ino
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close it; readers then need no more than this one file."""
+        with contextlib.suppress(sqlite3.Error):  # somebody is reading: then the next writer does it
+            self.db.execute("PRAGMA busy_timeout=0")
+            self.db.execute("PRAGMA journal_mode=DELETE")
+        self.db.close()
+
+
+def grouped(entries: Iterable[Entry | Batch]) -> dict[Key, list[Batch | list[Entry]]]:
+    """Return records by what they have in common, in no particular order within a group."""
+    groups: dict[Key, list[Batch | list[Entry]]] = {}
+    loose: list[Entry] = []
+    for piece in entries:
+        if isinstance(piece, Batch):
+            if len(piece):
+                key = Key(piece.source, piece.attempt, "train", piece.rank, piece.reader, False, piece.per_device)
+                groups.setdefault(key, []).append(piece)
+        else:
+            loose.append(piece)
+    names = list(zip(map(itemgetter(1), loose), map(_names, map(itemgetter(0), loose)), strict=True))
+    if not loose:
+        return groups
+    if names.count(names[0]) == len(names):
+        parts = {names[0]: loose}
+    else:
+        parts = {}
+        for name, entry in zip(names, loose, strict=True):
+            parts.setdefault(name, []).append(entry)
+    for (attempt, (source, *rest)), some in parts.items():
+        groups.setdefault(Key(source, attempt, *rest), []).append(some)
+    return groups
+
+
+def open_history(path: Path, *, network: bool = False) -> tuple[History, str | None]:
+    """Open metrics.db; the second value says what was wrong with it.
+
+    A damaged one is moved aside. One that cannot be opened or written for now (full disk, lock, rights) is left as it
+    is and this process does without: the log is judged all the same, and the next supervisor reads it again.
+    """
+    try:
+        history = History(path, network=network)
+    except sqlite3.OperationalError as error:
+        return History(
+            Path(":memory:"), instead_of=path
+        ), f"{path} cannot be used ({error}); nothing is stored in it for now"
+    except sqlite3.DatabaseError as error:
+        aside = set_aside(path)
+        return History(path, network=network), f"{path} was damaged ({error}); it was moved to {aside} and is rebuilt"
+    return history, None
+
+
+def _can_open(path: Path) -> bool:
+    try:
+        History(path).close()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged metrics.db out of the way and return where it went; the next supervisor makes a new one."""
+    aside = path.with_suffix(".damaged")
+    for tail in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{tail}").replace(f"{aside}{tail}")
+    return aside
+
+
+def encode_state(value: object) -> bytes:
+    """Return builtins (NaN included) as MessagePack."""
+    return msgspec.msgpack.encode(value)
+
+
+def decode_state(data: bytes) -> object:
+    """Undo ``encode_state``."""
+    return msgspec.msgpack.decode(data)

@@ -1,0 +1,81 @@
+"""The verdicts of a replay beside those that a night really had: the same, earlier, later, new, gone.
+
+Pure: two lists in, one out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import msgspec
+
+from overnight.events import Verdict
+
+SAME_S = 15.0
+"""Verdicts on time so close together are the same: what is known of a night's time is no finer than ten seconds."""
+
+LIVE_ONLY = frozenset({"disk_space"})
+"""Rules that judge the machine as it is at that moment, which no log tells."""
+
+
+Key = tuple[int, int, int, int, str]
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict of the replay, of the night, or both.
+
+    ``how``: "same", "changed" (same place, but another action, severity or text), "earlier", "later" (by ``by_s``
+    seconds if both times are known), "new" (only now), "gone" (only then), "elsewhere" (in a part of the log that is
+    not there any more), "live only" (nothing in a log tells).
+    """
+
+    now: Verdict | None = None
+    then: Verdict | None = None
+    how: str
+    by_s: float | None = None
+
+
+def compared(now: Sequence[Verdict], then: Sequence[Verdict], *, source: int) -> list[Pair]:
+    """Return each verdict of ``now`` with what the night had for it, then what only the night had.
+
+    ``source`` is the life of the log that was replayed. First those at the same place are paired, then the others of
+    the same rule and attempt in their order.
+    """
+    places = {key_of(one): one for one in then}
+    waiting: dict[tuple[str, int], deque[Verdict]] = defaultdict(deque)
+    taken = {key_of(one) for one in now}
+    for one in then:
+        if key_of(one) not in taken and one.source == source:
+            waiting[one.rule, one.attempt].append(one)
+    pairs, used = [], set()
+    for one in now:
+        other = places.get(key_of(one))
+        if other is None and waiting[one.rule, one.attempt]:
+            other = waiting[one.rule, one.attempt].popleft()
+        if other is None:
+            pairs.append(Pair(now=one, how="new"))
+        else:
+            used.add(key_of(other))
+            pairs.append(_pair(one, other))
+    for one in then:
+        if key_of(one) not in used:
+            how = "live only" if one.rule in LIVE_ONLY else "gone" if one.source == source else "elsewhere"
+            pairs.append(Pair(then=one, how=how))
+    return pairs
+
+
+def _pair(now: Verdict, then: Verdict) -> Pair:
+    by_s = None if now.at is None or then.at is None else now.at - then.at
+    if now.offset != then.offset or (now.offset < 0 and by_s is not None and abs(by_s) > SAME_S):
+        sooner = now.offset < then.offset if now.offset >= 0 and then.offset >= 0 else (by_s or 0.0) < 0
+        return Pair(now=now, then=then, how="earlier" if sooner else "later", by_s=by_s)
+    alike = now.action == then.action and now.severity == then.severity
+    if now.offset >= 0:  # the sentence of a verdict on time names seconds
+        alike = alike and now.text == then.text
+    return Pair(now=now, then=then, how="same" if alike else "changed")
+
+
+def key_of(one: Verdict) -> Key:
+    """Return what makes a verdict the same verdict when it is found again."""
+    return (one.attempt, one.source, one.offset, one.part, one.rule)

@@ -1,0 +1,189 @@
+"""What is replayed and what comes of it: a run's folder or a bare log to a past, a replay to one plain dict.
+
+The dict is what ``replay --json`` prints and what the text is made from. Files are only read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight.events import Verdict, jsonable
+from overnight.folder import RunFolder, read_journal, read_json, utc
+from overnight.past.comparing import SAME_S, Pair, compared, key_of
+from overnight.past.replay import End, Found, Past, Replay
+from overnight.past.rereading import NOTHING_KNOWN, bounds_of
+from overnight.past.tally import Tally
+from overnight.past.times import RESOLUTION_S, dated, times_of
+from overnight.spec import RunSpec
+from overnight.states import ENDED
+
+MOST_OF_THE_NIGHT = 500
+
+NO_DATES = "its lines carry no dates that rise with the log, and printed step times know no silence"
+
+
+def past_of_log(path: Path) -> Past:
+    """Return a log that Overnight has not launched, with the times that its lines carry."""
+    found = dated(path) if path.is_file() else None
+    if found is None:
+        return Past(path, NOTHING_KNOWN, untimed=NO_DATES)
+    times, bounds = found
+    return Past(path, bounds, times)
+
+
+def past_of_run(folder: RunFolder, spec: RunSpec, *, over: bool, now: float) -> Past:
+    """Return a run's log as it lies there now, with the times of its journal."""
+    path = Path(spec.log)
+    bounds = bounds_of(folder, path)
+    if not bounds.marks:
+        why = "the journal has no time marks for the log as it is now (was it truncated or replaced?)"
+        return Past(path, bounds, untimed=why, over=over)
+    times = times_of(folder, now=None if over else now)
+    return Past(path, bounds, times, untimed="" if times is not None else "the journal has no times", over=over)
+
+
+def night_of(folder: RunFolder) -> tuple[list[Verdict], int]:
+    """Return the first verdicts that a run's journal has, and how many more there are.
+
+    Their time is when they were told. One that was told again, with its step, counts once.
+    """
+    found: dict[tuple[object, ...], Verdict] = {}
+    more = 0
+    for fact in read_journal(folder.journal):
+        if fact["fact"] != "verdict":
+            continue
+        known = {name: fact[name] for name in Verdict.__struct_fields__ if name in fact}
+        try:
+            verdict = msgspec.convert({**known, "at": fact.get("epoch")}, Verdict)
+        except msgspec.ValidationError:
+            continue  # edited by hand
+        key = key_of(verdict)
+        if key in found or len(found) < MOST_OF_THE_NIGHT:
+            found[key] = msgspec.structs.replace(verdict, at=found[key].at) if key in found else verdict
+        else:
+            more += 1
+    return list(found.values()), more
+
+
+def outcome_of(folder: RunFolder) -> dict[str, Any] | None:
+    """Return how a run ended: state, cause and sentence; None for one that has not."""
+    status = read_json(folder.status_json) or {}
+    if status.get("state") not in ENDED:
+        return None
+    return {name: status.get(name) for name in ("state", "cause", "cause_text", "ended_at")}
+
+
+def document(
+    done: Replay, past: Past, spec: RunSpec, *, name: str | None, night: list[Verdict] | None, **more: Any
+) -> dict[str, Any]:
+    """Return all of a replay in plain JSON types; ``night`` is None for a log that had no rules."""
+    pairs = compared([one.verdict for one in done.found], night or [], source=past.bounds.source)
+    found = {id(pair.now): pair for pair in pairs if pair.now is not None}
+    verdicts = [_found(one, None if night is None else found[id(one.verdict)]) for one in done.found]
+    missing = [_missing(pair) for pair in pairs if pair.now is None and pair.then is not None]
+    return {
+        "format": 1,
+        "kind": "log" if night is None else "run",
+        "name": name,
+        "log": {
+            "path": str(past.path),
+            "bytes": past.path.stat().st_size,
+            "lines": done.lines,
+            "reader": done.reader,
+            "from_byte": past.bounds.start,
+        },
+        "clock": {
+            "from": None if past.times is None else past.times.source,
+            "resolution_s": None if past.times is None else RESOLUTION_S,
+            "began": None if past.times is None else utc(min(at for at, *_ in past.times.states)),
+            "until": None if past.times is None else utc(past.times.until),
+        },
+        "rules": _rules(spec),
+        "read": _counted(done.tally),
+        "unjudged": done.unjudged,
+        "unread": None if not done.unread else {"lines": done.unread, "first_line": done.unread_line},
+        "verdicts": verdicts,
+        "left_out": done.left_out,
+        "counts": [
+            {"rule": rule, "severity": severity, "verdicts": many} for (rule, severity), many in done.counts.items()
+        ],
+        "end": None if done.end is None else _end(done.end, spec),
+        "night": None if night is None else {"missing": missing, "same_s": SAME_S},
+        **jsonable(more),
+    }
+
+
+def _found(one: Found, pair: Pair | None) -> dict[str, Any]:
+    verdict = one.verdict
+    told: dict[str, Any] = {
+        **{name: getattr(verdict, name) for name in ("rule", "severity", "action", "text", "step", "attempt")},
+        "at": None if not verdict.at else utc(verdict.at),
+        **{name: getattr(verdict, name) for name in ("source", "offset", "part", "evidence")},
+        "line": one.number,
+        "line_text": one.text,
+        "ends": one.ends,
+        "after_end": one.after_end,
+        "night": None,
+    }
+    if pair is not None:
+        then = pair.then
+        told["night"] = {
+            "how": pair.how,
+            "by_s": pair.by_s,
+            "step": None if then is None else then.step,
+            "action": None if then is None else then.action,
+            "at": None if then is None or not then.at else utc(then.at),
+            "text": None if then is None else then.text,
+        }
+    return dict(jsonable(told))
+
+
+def _missing(pair: Pair) -> dict[str, Any]:
+    then = pair.then
+    assert then is not None
+    names = ("rule", "severity", "action", "text", "step", "attempt", "source", "offset", "part")
+    told = {name: getattr(then, name) for name in names}
+    return dict(jsonable({**told, "at": None if not then.at else utc(then.at), "how": pair.how}))
+
+
+def _end(end: End, spec: RunSpec) -> dict[str, Any]:
+    verdict = end.found.verdict
+    told = {
+        **{name: getattr(verdict, name) for name in ("rule", "action", "text", "step", "attempt", "offset")},
+        "at": None if not verdict.at else utc(verdict.at),
+        "line": end.found.number,
+        "then": end.then,
+        "again": end.again,
+        "saved": {
+            "records": end.records,
+            "steps": end.steps,
+            "seconds": end.seconds,
+            "from": end.source,
+            "price": spec.price,
+            "cost": end.cost,
+        },
+    }
+    return dict(jsonable(told))
+
+
+def _counted(tally: Tally) -> dict[str, Any]:
+    names = ("records", "evals", "segments", "steps", "step", "loss", "nonfinite", "first_nonfinite", "dt_s")
+    return dict(jsonable({name: getattr(tally, name) for name in names}))
+
+
+def in_words(name: str, value: Any) -> Any:
+    """Return the value of a setting as people are told it: a moment as UTC."""
+    return utc(value) if name == "until" and value is not None else value
+
+
+def _rules(spec: RunSpec) -> dict[str, Any]:
+    """Return what the rules went by: the settings that differ from silence, and the actions that were asked for."""
+    names = (
+        "max_loss", "vocab_size", "tokens_per_step", "stall_s", "start_limit_s", "exit_limit_s",
+        "max_hours", "until", "max_steps", "max_cost", "price", "restarts",
+    )  # fmt: skip
+    told = {name: in_words(name, getattr(spec, name)) for name in names}
+    return dict(jsonable({**told, "max_loss": spec.loss_limit(), "actions": dict(spec.actions)}))

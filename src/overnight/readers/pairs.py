@@ -1,0 +1,180 @@
+"""The fields of one record's text: every form in which a name and a number stand together, with their places.
+
+What a field is for a record (which loss counts, which time) is decided elsewhere; nothing is remembered from line to
+line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from overnight.readers.counters import COLON, SPACE
+from overnight.readers.fields import UNIT, exponent_of, field_of, field_value
+from overnight.readers.numbers import CLOSERS, NUMBER, PRINTED, VALUE_END, parse_number, unwrapped
+
+_WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}+"
+_AMOUNT = rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]))?{VALUE_END}"
+_TEXT = rf"(?P<text>(?!{_WORD}{SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
+_BARE_NAME = (
+    r"(?i:(?:(?:train|training|val|valid|validation|eval|test|lm|total|avg|mean)[ _])?loss|lr|learning[ _]rate"
+    r"|(?:total[ _])?(?:grad[ _]?)?norm|gnorm|dt|(?:iter|step)[ _]time|time|took|mfu"
+    r"|(?:tok|tokens|samples|it)/s(?:ec)?)"
+)
+_FIELD = re.compile(
+    r"(?<![A-Za-z0-9_/.-])(?=[-+.0-9A-Za-z_])(?:"
+    # `epoch 3`, `Epoch: 1/10`, `Epoch [1/10]`
+    r"(?=[A-Za-z_])(?:(?P<epoch_name>(?i:epoch|ep))(?P<epoch_colon>[ \t]{0,8}[:=])?[ \t]{0,8}\[?"
+    r"(?P<epoch>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:/[ ]{0,4}[0-9]{1,9}\]?)?(?=[\]\s;:|)}-]|,(?![0-9])|$)"
+    # `loss: 2.31`, `elapsed time per iteration (ms): 843.7`, `grad_norm:p2 3.4`, `note: text`
+    rf"|(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,4}}(?:[ ]?\([A-Za-z/]{{1,16}}\))?){COLON}"
+    rf"(?:(?:p[0-9][ ]{{1,4}})?{_AMOUNT}|{_TEXT})"
+    # `loss 2.31`
+    rf"|(?P<bare>{_BARE_NAME})[ \t]{{1,16}}"
+    rf"(?P<bare_number>{PRINTED})(?:[ ]?(?P<bare_unit>{UNIT}))?{VALUE_END})"
+    # `48.9% bf16 MFU`, `0.85 sec/step`, `1,095,326 tok/s`, `118.70 ms`
+    rf"|(?<![\w,+])(?P<loose>{NUMBER})(?:[ ]?%[ ](?P<mfu>(?:[A-Za-z0-9]{{1,8}}[ ])?(?i:mfu)(?!\w))"
+    r"|[ ]?(?P<of_unit>[kKMGBT])?[ ]?(?P<of>[A-Za-z]{1,9}/[A-Za-z]{1,9}(?:/[A-Za-z]{1,9})?)(?![A-Za-z0-9_/:=])"
+    r"|[ ]?(?P<spent>ms|us|µs|μs)(?=[ ]{0,4}(?:[|,;)\]]|$))))"
+)
+_UNKEPT = re.compile(r"\([-+]?[0-9.]{1,20}[%z]?\)|(?<![\w:.])[0-9]{1,3}(?::[0-9]{2}){1,2}(?![\w:.])")
+_ALPHABETIC = re.compile(r"[A-Za-z]+[ \t]{0,16}$")
+_PLAIN = frozenset("0123456789-+.")
+_MOST_UNKNOWN = 256
+_LONGEST_TEXT = 256
+
+
+class Found(NamedTuple):
+    """One field: what it means ("" for an unknown name), its printed name, its value, and the place of the value.
+
+    ``exponent`` is the power of ten in the value, ``text`` says that the value is none but text, ``exact`` that another
+    number at this place would be read alike, ``whole`` that it must be digits alone; ``start`` is where the field
+    begins in the line.
+    """
+
+    field: str
+    key: str
+    value: float | str | None
+    begin: int
+    end: int
+    start: int
+    exponent: int = 0
+    text: bool = False
+    exact: bool = True
+    whole: bool = False
+
+
+class Fields:
+    """The fields of ``text[begin:end]`` in their order.
+
+    ``open_end`` is where the last value ends if something right behind it could still belong to it, otherwise None;
+    ``last`` is the last field. ``known`` leaves out every unknown name. ``gaps`` are the places between the fields.
+    """
+
+    __slots__ = ("_texts", "end", "found", "gaps", "last", "open_end")
+
+    def __init__(self, text: str, begin: int, end: int, *, known: bool = False) -> None:
+        """Find them all."""
+        self.found: list[Found] = []
+        self.gaps: list[tuple[int, int]] = []
+        self._texts: list[tuple[int, int]] = []
+        self.open_end: int | None = begin
+        self.last: Found | None = None
+        self.end = end
+        unknown = 0
+        at = begin
+        for match in _FIELD.finditer(text, begin, end):
+            one = _one(match, begin)
+            if one is None:
+                continue
+            self.gaps.append((at, one.start))
+            at = match.end()
+            self.last = one
+            self.open_end = None if _is_closed(match) else at
+            unknown += not one.field
+            if one.text:
+                self._texts.append((one.begin, one.end))
+            if one.field or (not known and unknown <= _MOST_UNKNOWN):
+                self.found.append(one)
+        self.gaps.append((at, end))
+
+    def words(self, text: str, until: int | None = None) -> str:
+        """Return what stands between the fields and as text in them, all of it or only what is before ``until``."""
+        until = self.end if until is None else until
+        places = sorted([*self.gaps, *self._texts])
+        return "|".join(text[begin : min(end, until)] for begin, end in places if begin < until)
+
+    def unkept(self, text: str) -> list[tuple[int, int]]:
+        """Return the places of averages, z-scores, percentages and clocks that belong to no field."""
+        return [match.span() for begin, end in self.gaps for match in _UNKEPT.finditer(text, begin, end)]
+
+
+def _one(match: re.Match[str], low: int) -> Found | None:
+    """Return the field that ``match`` is; None when its words are part of a sentence, which begins at ``low``."""
+    text, start = match.string, match.start()
+    if match["key"] is not None:
+        return _keyed(match)
+    if match["epoch"] is not None:
+        if match["epoch_colon"] is None and _word_before(text, low, start) not in {"", "train", "training"}:
+            return None
+        found = _number(match, "epoch", match["epoch_name"], "epoch", None)
+        return found._replace(whole=match["epoch"].isdigit())
+    if match["bare"] is not None:
+        if _word_before(text, low, start):
+            return None
+        return _number(match, field_of(match["bare"]), match["bare"], "bare_number", match["bare_unit"])
+    if match["mfu"] is not None:
+        return _number(match, "mfu", "mfu", "loose", "%")
+    if match["spent"] is not None:
+        if _word_before(text, low, start) not in {"", "took"} or text[max(0, start - 1) : start] in {":", "="}:
+            return None
+        return _number(match, "spent", "took", "loose", match["spent"])
+    field = field_of(match["of"])
+    return _number(match, field, match["of"], "loose", match["of_unit"]) if field else None
+
+
+def _keyed(match: re.Match[str]) -> Found:
+    """Return the field of a name with a colon or an equals sign."""
+    key, number, unit = match["key"], match["number"], match["unit"]
+    field = field_of(key)
+    if field:
+        if number is None:
+            begin = match.start("text")
+            return Found(field, key, None, begin, match.end(), match.start(), exact=False)
+        return _number(match, field, key, "number", unit)
+    begin, end = match.start("text" if number is None else "number"), match.end()
+    value = parse_number(number) if unit is None else None
+    if value is not None:
+        return Found("", key, value, begin, end, match.start())
+    end = min(end, begin + _LONGEST_TEXT)
+    return Found("", key, match.string[begin:end], begin, end, match.start(), text=True)
+
+
+def _number(match: re.Match[str], field: str, key: str, group: str, unit: str | None) -> Found:
+    """Return a known field whose number is ``group`` of ``match``."""
+    printed = match[group]
+    value = field_value(field, printed, unit)
+    exponent = exponent_of(field, unit)
+    begin, end = match.span(group)
+    if exponent is None or field == "steps_per_s":
+        return Found(field, key, value, begin, end, match.start(), exact=False)
+    if not (printed[0] in _PLAIN and printed[-1] in _PLAIN):
+        inner = unwrapped(printed)
+        if inner is None:
+            return Found(field, key, value, begin, end, match.start(), exact=False)
+        begin, end = begin + inner.start("number"), begin + inner.end("number")
+    return Found(field, key, value, begin, end, match.start(), exponent)
+
+
+def _is_closed(match: re.Match[str]) -> bool:
+    """Say whether nothing behind the value could still belong to it."""
+    if match["loose"] is not None or match["unit"] or match["bare_unit"]:
+        return True
+    number = match["number"] or match["bare_number"]
+    return number is not None and number[-1] in CLOSERS
+
+
+def _word_before(text: str, low: int, at: int) -> str:
+    """Return the word that stands between ``low`` and ``at``, directly before it, in lower case; "" for none."""
+    before = _ALPHABETIC.search(text[max(low, at - 32) : at])
+    return "" if before is None else before[0].strip().lower()

@@ -1,0 +1,151 @@
+"""The sections below the charts: limits and cost, checkpoints, proofs, last log lines, the command, what is unknown.
+
+Pure: parts of the report value in, markup out. Long lists and texts are cut, and what was cut is counted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Final
+
+from overnight.report.markup import Child, Markup, each, el, join, shown, text, unbroken
+from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, size
+
+_CHECKPOINTS: Final = 30
+_PROOFS: Final = 12
+_PROOF_SIGNS: Final = 4000
+_LAST: Final = 60
+_LINE_SIGNS: Final = 400
+_COMMAND_SIGNS: Final = 6000
+_UNKNOWN: Final = 40
+
+_LIMITS: Final = {
+    "max_hours": ("Hours", lambda value: f"{number(value)} h"),
+    "until": ("Until", clock),
+    "max_steps": ("Steps", number),
+    "max_cost": ("Cost", money),
+    "restarts": ("Restarts", number),
+    "stall_s": ("Without a new step", duration),
+    "start_limit_s": ("To the first step", duration),
+    "exit_limit_s": ("From the last step to the exit", duration),
+    "price": ("Price of an hour", money),
+}
+
+
+def facts(pairs: list[tuple[str, Child]]) -> Markup:
+    """Return names with what they are; None as a value is said to be unknown."""
+    return el(
+        "dl",
+        each(
+            join(el("dt", name), el("dd", value) if value is not None else el("dd", UNKNOWN, class_="none"))
+            for name, value in pairs
+        ),
+        class_="facts",
+    )
+
+
+def limits(value: dict[str, Any]) -> Markup | None:
+    """Return limits and cost; None where nothing of both applies."""
+    # A log that nobody kept had no limits: what the flags say now was never in force.
+    found = (value.get("limits") or {}) if value.get("kind") != "log" else {}
+    cost = {name: one for name, one in (value.get("cost") or {}).items() if one is not None}
+    pairs: list[tuple[str, Child]] = []
+    for name, what in list(found.items())[:30]:
+        label, form = _LIMITS.get(name, (name, number))
+        if name != "price":
+            said = el("span", "no limit", class_="none") if what is None else text(form(what), 100)
+            pairs.append((label[:60], said))
+    price = cost.get("price") if cost.get("price") is not None else found.get("price")
+    told = finite(price) is not None
+    for label, name in (("Spent", "spent"), ("Spent on lost work", "lost")):
+        if told or cost.get(name) is not None:
+            pairs.append((label, None if cost.get(name) is None else money(cost[name])))
+    if told:
+        pairs.append(("Price of an hour", money(price)))
+    elif found or cost:
+        pairs.append(("Cost", join(UNKNOWN, el("span", ": no --price was given", class_="none"))))
+    return facts(pairs) if pairs else None
+
+
+def checkpoints(entries: list[dict[str, Any]]) -> Markup:
+    """Return the saves that were seen, the newest first."""
+    if not entries:
+        return el("p", "No save was seen.", class_="small")
+    rows = [
+        el(
+            "tr",
+            el("th", "step unknown" if one.get("step") is None else f"step {number(one['step'])}", scope="row"),
+            el("td", el("code", text(str(one.get("path") or UNKNOWN), 300)), data_label="File", class_="long"),
+            el("td", clock(one.get("at")), data_label="Finished"),
+            el("td", duration(one.get("seconds")), data_label="Took"),
+        )
+        for one in list(reversed(entries))[:_CHECKPOINTS]
+    ]
+    head = el("tr", each(el("th", name, scope="col") for name in ("Step", "File", "Finished (UTC)", "Took")))
+    left = len(entries) - len(rows)
+    note = el("p", f"{left:,} older ones are left out.", class_="small more") if left else None
+    return join(el("table", el("thead", head), el("tbody", each(rows)), class_="cards"), note)
+
+
+def proofs(entries: list[dict[str, Any]]) -> Markup:
+    """Return what lies in the evidence folder, each text behind its name."""
+    if not entries:
+        return el("p", "Nothing was kept as evidence.", class_="small")
+    parts = [
+        el(
+            "details",
+            el("summary", text(str(one.get("name") or one.get("path")), 120)),
+            el("p", el("code", text(str(one.get("path") or UNKNOWN), 300)), class_="small"),
+            el("pre", text(str(one.get("text") or ""), _PROOF_SIGNS), class_="tall", tabindex=0),
+        )
+        for one in entries[:_PROOFS]
+    ]
+    left = len(entries) - len(parts)
+    return join(each(parts), el("p", f"{left:,} more lie in the same folder.", class_="small more") if left else None)
+
+
+def last_lines(lines: list[str]) -> Markup:
+    """Return the end of the log, as it stands there."""
+    if not lines:
+        return el("p", "No line of the log is known.", class_="small")
+    body = each(join(text(str(line), _LINE_SIGNS), "\n") for line in lines[-_LAST:])
+    box = el("pre", body, tabindex=0, class_="tall", role="region", aria_label="last log lines")
+    left = len(lines) - _LAST
+    return join(el("p", f"{left:,} lines before these are left out.", class_="small") if left > 0 else None, box)
+
+
+def command(value: dict[str, Any]) -> Markup:
+    """Return what was started, where, and what its log is."""
+    log, times = value.get("log") or {}, value.get("times") or {}
+    words = [shown(str(word), 2000) for word in (value.get("command") or ())[:1000]]
+    said = el("pre", unbroken(shlex.join(words), _COMMAND_SIGNS), class_="line") if words else None
+    lines = None if log.get("lines") is None else f"{number(log['lines'])} lines"
+    amount = " in ".join(part for part in (size(log["bytes"]) if log.get("bytes") is not None else None, lines) if part)
+    reader = " · ".join(str(part) for part in (log.get("reader"), log.get("why")) if part)
+    pairs: list[tuple[str, Child]] = [
+        ("Log", el("code", str(log["path"])) if log.get("path") else None),
+        ("Size of the log", amount or None),
+        ("Read as", reader or None),
+    ]
+    if value.get("kind") != "log":
+        pairs = [
+            ("Folder", el("code", str(value["cwd"])) if value.get("cwd") else None),
+            ("Machine", value.get("host")),
+            ("Engine", value.get("engine")),
+            *pairs,
+            ("Launched", clock(times["created_at"]) + " UTC" if times.get("created_at") else None),
+        ]
+    why = ": this log was not started by Overnight" if value.get("kind") == "log" else ""
+    missing = el("p", f"The command is unknown{why}.", class_="small")
+    return join(said or missing, el("div", facts(pairs), class_="more"))
+
+
+def unknown(reasons: dict[str, Any]) -> Markup | None:
+    """Return what is not known and what would make it known; None if there is nothing of it."""
+    if not reasons:
+        return None
+    pairs: list[tuple[str, Child]] = [
+        (name[:80].replace("_", " "), text(str(why), 400)) for name, why in list(reasons.items())[:_UNKNOWN]
+    ]
+    left = len(reasons) - _UNKNOWN
+    return join(facts(pairs), el("p", f"and {left:,} more", class_="small") if left > 0 else None)

@@ -1,0 +1,150 @@
+"""What the report is made of for a log that Overnight never launched: its lines once more, and nothing else.
+
+It is read as a run's log is, into a metrics.db of its own that is removed again. Who launched it, when, and how it
+ended are not known unless its lines say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight.causes import classify, describe
+from overnight.events import Exit, Verdict
+from overnight.folder import utc
+from overnight.history.store import History
+from overnight.history.views import Views
+from overnight.monitor import Monitor
+from overnight.past.rereading import reread
+from overnight.report import loglines
+from overnight.report.course import Course
+from overnight.report.value import Known, build
+from overnight.spec import RunSpec
+from overnight.traces import read as read_scene
+
+_WELL = re.compile(
+    r"'train_runtime':|\"train_runtime\":|\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b"
+    r"|`?Trainer\.fit`? stopped: ",
+    re.IGNORECASE,
+)
+"""With these words programs say that they have come to their end."""
+
+VERDICTS = 1000
+"""So many verdicts wait for what may come behind them."""
+
+_EXIT = Exit(exit_code=1)
+"""Stands in for the exit that nobody saw, where the log's own text is asked; it is never shown."""
+
+
+def of_log(path: Path, spec: RunSpec, origins: Mapping[str, str], monitor: Monitor, now: float) -> dict[str, Any]:
+    """Return the report value of any log, read by a fresh ``monitor``. UsageError if it cannot be read."""
+    course = Course(())
+    with tempfile.TemporaryDirectory(prefix="overnight-report-") as folder:
+        database = Path(folder) / "metrics.db"
+        _read(monitor, path, database, course)
+        with contextlib.closing(Views(database)) as views:
+            return build(_known(path, spec, monitor, course=course, views=views, origins=origins, now=now))
+
+
+def _read(monitor: Monitor, path: Path, database: Path, course: Course) -> None:
+    history = History(database)
+    try:
+        # One on an early record is told again when the whole record comes, and then knows its step.
+        found: dict[tuple[int, int, str], Verdict] = {}
+        for outcome in reread(monitor, path):
+            history.commit(outcome.stored(), outcome.verdicts, b"")
+            for verdict in outcome.verdicts:
+                found[verdict.offset, verdict.part, verdict.rule] = verdict
+            while len(found) > VERDICTS:
+                _judge(found.pop(next(iter(found))), course)
+    finally:
+        history.close()
+    for verdict in found.values():
+        _judge(verdict, course)
+
+
+def _judge(verdict: Verdict, course: Course) -> None:
+    course.judge({**msgspec.structs.asdict(verdict), "at": None})
+
+
+def _known(
+    path: Path,
+    spec: RunSpec,
+    monitor: Monitor,
+    *,
+    course: Course,
+    views: Views,
+    origins: Mapping[str, str],
+    now: float,
+) -> Known:
+    measure = monitor.measure()
+    spans = views.spans()
+    state, cause, text = _outcome(path, monitor, spans[-1].last_offset if spans else 0, course)
+    times = loglines.first_and_last_time(path)
+    wall_s = None if times is None else (times[1] - times[0]).total_seconds()
+    began, ended = (None, None) if times is None or times[0].tzinfo is None else (utc(one.timestamp()) for one in times)
+    one = {
+        "state": state,
+        "cause": cause,
+        "cause_text": text,
+        "step": measure.step,
+        "steps": spec.steps,
+        "loss": measure.loss,
+        "records": measure.records,
+        "reader": monitor.sniffer.chosen,
+        "tokens_per_second_avg": measure.tokens_per_second_avg,
+        "started_at": began,
+        "ended_at": ended,
+    }
+    return Known(
+        kind="log",
+        name=path.name,
+        one=one,
+        course=course,
+        spec=spec,
+        origins=origins,
+        log=path.absolute(),
+        source=0,
+        start=0,
+        why=_why(path, spec, monitor, read=bool(spans)),
+        now=now,
+        views=views,
+        wall_s=wall_s,
+        no_wall=(
+            "a bare log has no wall clock, and its lines carry no date and time; "
+            "a run that Overnight starts has its own"
+        ),
+    )
+
+
+def _why(path: Path, spec: RunSpec, monitor: Monitor, *, read: bool) -> str:
+    if monitor.sniffer.chosen is None and not read:
+        return "nothing was read by --pattern" if spec.pattern is not None else loglines.no_reader_words(path)
+    return monitor.sniffer.why() if spec.pattern is None else "its lines were read by --pattern"
+
+
+def _outcome(path: Path, monitor: Monitor, last_offset: int, course: Course) -> tuple[str, str | None, str | None]:
+    """Return state, cause and text, as far as the lines behind the last progress line tell them."""
+    tail = loglines.all_last_lines(path, last_offset)
+    behind = tail[1:] if monitor.meter.records else tail
+    scene = read_scene(behind)
+    if scene.traces or scene.marks:
+        found = classify(_EXIT, None, behind)
+        text = found.text.removeprefix(describe(_EXIT)).removeprefix(": ")
+        if text:
+            return "failed", found.cause, f"its log ends with {text}" if found.cause == "crash" else text
+    if any(_WELL.search(line) for line in behind):
+        return "finished", "completed", "its log says that it came to its end"
+    plan = monitor.plan()
+    if plan.steps is not None and plan.reached() and not plan.folded:
+        return "unknown", None, f"it reached step {plan.last_step} of {plan.steps}, and the log says no more"
+    critical = course.newest_critical()
+    if critical is not None:
+        return "unknown", critical["rule"], f"{critical['text']}; how it ended does not stand in the log"
+    return "unknown", None, None

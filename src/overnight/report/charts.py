@@ -1,0 +1,269 @@
+"""One series as an SVG chart: a band from least to largest, a line, marks; gaps where nothing is known.
+
+Pure: a chart of the report value in, markup out. Horizontal places are percent and vertical ones pixels, so that one
+drawing fits a telephone and a desk without its letters being scaled. No sentence about the run is made here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from overnight.report.curves import KINDS, PARTS, Cluster, Mark, Part, Stretch, clusters, marks_of, stretches, thinned
+from overnight.report.markup import Markup, begun, each, el, join, shown
+from overnight.report.scales import SIGN_PX, Axis, anchor, axis, round_end, span_axis
+from overnight.report.units import number
+
+TOP: Final = 32  # pixels above the plot, where the signs of marks stand in two rows
+HEIGHT: Final = 200  # pixels of the plot
+WIDE_PX: Final = 560.0
+NARROW_PX: Final = 240.0
+"""The least width of a plot above and below the width at which the style changes; labels fit from there on."""
+_ROWS: Final = {"restart": 24, "nan": TOP + HEIGHT - 9}
+"""Pixels from the top of the signs that do not stand in the first row, so that all of one step is seen."""
+_ACROSS, _DOWN = 4000, 1000  # units of the stretched drawing
+_OLDER: Final = 24
+_SIGNS: Final = 60  # clusters of marks that are drawn
+_LINES: Final = 24  # clusters of marks with a line through the plot
+_LISTED: Final = 12
+_DOTS: Final = 60  # up to so many values each one is a dot
+
+SIGNS: Final = {
+    "critical": "M0-6 6 0 0 6-6 0Z",
+    "warn": "M0-5.5 6 5-6 5Z",
+    "note": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",
+    "restart": "M-4-5 5 0-4 5Z",
+    "nan": "M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0Z",
+}
+"""A shape for each kind of mark, 12 pixels across, around its own origin: colour is never the only difference."""
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def chart(one: dict[str, Any], key: str) -> Markup:
+    """Return a figure with one chart; ``key`` makes its ids unique on the page."""
+    marks = marks_of(one)
+    lines = thinned(stretches(one, [mark.x for mark in marks if mark.kind == "nan"]))
+    older = _older(one)
+    name, x_label = (
+        begun(shown(str(one.get("label") or one.get("name") or "series"), 60)),
+        shown(str(one.get("x_label") or "step"), 20),
+    )
+    places = [part.x for piece in (*lines, *(p for _, pieces in older for p in pieces)) for part in piece]
+    places += [mark.x for mark in marks]
+    if not places:
+        return el("figure", el("h3", name), el("p", "No value of it is known.", class_="small"), class_="chart")
+    down = axis(
+        value for piece in (*lines, *(p for _, ps in older for p in ps)) for part in piece for value in part[1:3]
+    )
+    whole = all(place.is_integer() for place in places)
+    low, high = min(places), round_end(min(places), max(places))
+    across = span_axis(low, high, WIDE_PX, whole=whole)
+    grouped = clusters(marks, across)
+    said = _said(lines, older, grouped, x_label)
+    unit = " · ".join(shown(str(part), 60) for part in (one.get("unit"), down and down.note) if part)
+    below = x_label if not across.note else f"{x_label}, {across.note}"
+    svg = el(
+        "svg",
+        el("title", name, id=f"{key}-title"),
+        el("desc", said, id=f"{key}-desc"),
+        _grid(down),
+        _x_ticks(across, "wide", WIDE_PX),
+        _x_ticks(span_axis(low, high, NARROW_PX, whole=whole), "narrow", NARROW_PX),
+        _curves(lines, older, across, down),
+        _signs(grouped),
+        role="img",
+        width="100%",
+        height=TOP + HEIGHT + 26,
+        aria_labelledby=f"{key}-title {key}-desc",
+    )
+    return el(
+        "figure",
+        el(
+            "figcaption",
+            el("h3", name, el("span", unit, class_="unit") if unit else None),
+            el("output", _in_short(lines, x_label), class_="readout"),
+        ),
+        el("div", svg, el("p", below, class_="below"), class_="plot", **_data(lines, across, x_label)),
+        _legend(one, older, grouped),
+        _listed(marks, x_label),
+        class_="chart",
+    )
+
+
+def _older(one: dict[str, Any]) -> list[tuple[Any, list[Stretch]]]:
+    found = [(old.get("attempt"), stretches(old)) for old in (one.get("older") or [])[:_OLDER]]
+    found = [(attempt, pieces) for attempt, pieces in found if pieces]
+    share = PARTS // 2 // max(1, len(found))
+    return [(attempt, thinned(pieces, share)) for attempt, pieces in found]
+
+
+def _grid(down: Axis | None) -> Markup:
+    edge = el("line", x1="0", x2="100%", y1=TOP + HEIGHT, y2=TOP + HEIGHT, class_="frame")
+    if down is None:
+        return join(edge, el("text", "no finite value", x="50%", y=TOP + HEIGHT // 2, class_="x"))
+    parts = []
+    for tick, label in zip(down.ticks, down.labels, strict=True):
+        y = round(TOP + HEIGHT * (1 - down.place(tick)), 1)
+        if y < TOP + HEIGHT - 1:
+            parts.append(el("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        parts.append(el("text", label, x="-8", y=round(y + 4, 1), class_="y"))
+    return join(each(parts), edge)
+
+
+def _x_ticks(across: Axis, kind: str, width_px: float) -> Markup:
+    parts = []
+    for tick, label in zip(across.ticks, across.labels, strict=True):
+        place = across.place(tick)
+        x = f"{place * 100:.2f}%"
+        side = anchor(place, len(label) * SIGN_PX, width_px)
+        parts.append(el("line", x1=x, x2=x, y1=TOP + HEIGHT, y2=TOP + HEIGHT + 5, class_="frame"))
+        parts.append(el("text", label, x=x, y=TOP + HEIGHT + 19, class_=f"tick {side}"))
+    return el("g", each(parts), class_=kind)
+
+
+def _curves(
+    lines: list[Stretch], older: list[tuple[Any, list[Stretch]]], across: Axis, down: Axis | None
+) -> Markup | None:
+    if down is None:
+        return None
+    parts = []
+    for attempt, pieces in older:
+        title = el("title", f"attempt {number(attempt)}, redone later")
+        parts.append(el("g", title, _drawn(pieces, across, down), class_="older"))
+    parts.append(el("g", _drawn(lines, across, down), class_="newest"))
+    return el(
+        "svg",
+        each(parts),
+        y=TOP,
+        width="100%",
+        height=HEIGHT,
+        viewBox=f"0 0 {_ACROSS} {_DOWN}",
+        preserveAspectRatio="none",
+        overflow="visible",
+    )
+
+
+def _drawn(pieces: list[Stretch], across: Axis, down: Axis) -> Markup:
+    def at(part: Part, value: float) -> str:
+        return f"{across.place(part.x) * _ACROSS:.0f} {(1 - down.place(value)) * _DOWN:.0f}"
+
+    bands, curves, dots = [], [], []
+    every = sum(map(len, pieces)) <= _DOTS
+    for piece in pieces:
+        middle = [at(part, part.low / 2 + part.high / 2 if part.low != part.high else part.low) for part in piece]
+        if any(part.low != part.high for part in piece):
+            edge = [at(part, part.high) for part in piece] + [at(part, part.low) for part in reversed(piece)]
+            bands.append("M" + " ".join(edge) + "Z")
+        if len(piece) > 1:
+            curves.append("M" + " ".join(middle))
+        if every or len(piece) == 1:
+            dots += [f"M{one}h0" for one in middle]
+    return join(
+        el("path", d="".join(bands), class_="band") if bands else None,
+        el("path", d="".join(curves), class_="line") if curves else None,
+        el("path", d="".join(dots), class_="dots") if dots else None,
+    )
+
+
+def _signs(grouped: list[Cluster]) -> Markup:
+    parts = []
+    for cluster in grouped[:_SIGNS]:
+        x = f"{cluster.place * 100:.2f}%"
+        if len(grouped) <= _LINES:
+            parts.append(el("line", x1=x, x2=x, y1=TOP, y2=TOP + HEIGHT, class_=f"mark {cluster.kind}"))
+        said = (
+            cluster.marks[0].text if len(cluster.marks) == 1 else f"{len(cluster.marks)} times: {KINDS[cluster.kind]}"
+        )
+        sign = el("path", el("title", said[:100]), d=SIGNS[cluster.kind], class_=f"sign {cluster.kind}")
+        parts.append(el("svg", sign, x=x, y=_ROWS.get(cluster.kind, 8), width=1, height=1, overflow="visible"))
+    return each(parts)
+
+
+# -- words below and beside it ---------------------------------------------------------------------------------------
+
+
+def _in_short(lines: list[Stretch], x_label: str) -> str:
+    parts = [part for piece in lines for part in piece]
+    if not parts:
+        return ""
+    least = min(parts, key=lambda part: part.low)
+    last = parts[-1]
+    return f"least {number(least.low, 5)} at {x_label} {number(least.x)} · last {_range(last)}"
+
+
+def _range(part: Part) -> str:
+    low, high = number(part.low, 5), number(part.high, 5)
+    return low if low == high else f"{low} to {high}"
+
+
+def _said(lines: list[Stretch], older: list[Any], grouped: list[Cluster], x_label: str) -> str:
+    parts = [part for piece in lines for part in piece]
+    if not parts:
+        return "No finite value."
+    first, last = parts[0], parts[-1]
+    said = f"From {_range(first)} at {x_label} {number(first.x)} to {_range(last)} at {x_label} {number(last.x)}; "
+    said += f"{_in_short(lines, x_label).partition(' ·')[0]}; largest {number(max(part.high for part in parts), 5)}."
+    if older:
+        said += f" {len(older)} older parts were redone."
+    counted: dict[str, int] = {}
+    for cluster in grouped:
+        counted[cluster.kind] = counted.get(cluster.kind, 0) + len(cluster.marks)
+    told = ", ".join(f"{KINDS[kind]} ({count})" for kind, count in counted.items())
+    return f"{said} Marks: {told}." if told else said
+
+
+def _data(lines: list[Stretch], across: Axis, x_label: str) -> dict[str, str]:
+    """Return what the pointer reads off, as attributes; the page is whole without."""
+    parts = [part for piece in lines for part in piece]
+    if not parts:
+        return {}
+    starts = [at for at, part in enumerate(parts) if not at or part.attempt != parts[at - 1].attempt]
+    exact = all(part.low == part.high for part in parts)
+    return {
+        "data_x": " ".join(f"{part.x:.9g}" for part in parts),
+        "data_low": " ".join(f"{part.low:.4g}" for part in parts),
+        **({} if exact else {"data_high": " ".join(f"{part.high:.4g}" for part in parts)}),
+        "data_attempts": " ".join(
+            f"{at}:{number(parts[at].attempt)}" for at in starts if parts[at].attempt is not None
+        ),
+        "data_label": x_label,
+        "data_from": f"{across.low!r}",
+        "data_to": f"{across.high!r}",
+    }
+
+
+def _legend(one: dict[str, Any], older: list[tuple[Any, list[Stretch]]], grouped: list[Cluster]) -> Markup | None:
+    entries = []
+    if older:
+        entries.append(el("li", el("span", class_="swatch newest"), "what counts"))
+        names = sorted({number(attempt) for attempt, _ in older}, key=lambda name: (len(name), name))
+        said = f"attempt{'s' * (len(names) > 1)} {', '.join(names[:6])}{', …' * (len(names) > 6)}: redone later"
+        left = len(one.get("older") or []) - _OLDER
+        entries.append(
+            el("li", el("span", class_="swatch older"), said + (f" ({left} more not drawn)" if left > 0 else ""))
+        )
+    seen = {cluster.kind for cluster in grouped}
+    entries += [el("li", sign(kind), KINDS[kind]) for kind in SIGNS if kind in seen]
+    if len(grouped) > _SIGNS:
+        entries.append(el("li", f"{len(grouped) - _SIGNS:,} more marks not drawn"))
+    return el("ul", each(entries), class_="legend") if entries else None
+
+
+def sign(kind: str, colour: str | None = None) -> Markup:
+    """Return the small picture of a kind of mark, for texts that explain it; ``colour`` is another kind's."""
+    shape = el("path", d=SIGNS[kind], class_=f"sign {colour or kind}")
+    return el("svg", shape, viewBox="-7 -7 14 14", width=12, height=12, aria_hidden="true")
+
+
+def _listed(marks: list[Mark], x_label: str) -> Markup | None:
+    told = [mark for mark in marks if mark.text]
+    if not told:
+        return None
+    rows = [
+        el("li", sign(mark.kind), el("span", f"{x_label} {number(mark.x)}", class_="where"), f" {mark.text[:160]}")
+        for mark in told[:_LISTED]
+    ]
+    if len(told) > _LISTED:
+        rows.append(el("li", f"and {len(told) - _LISTED:,} more"))
+    return el("details", el("summary", f"Marks ({len(told):,})"), el("ul", each(rows), class_="marks"))

@@ -1,0 +1,218 @@
+"""What the report shows of metrics.db: progress, charts thinned for drawing, what rewinds have superseded, goodput.
+
+Everything comes through ``history.views``, in pieces; what is held grows neither with the log nor with its rewinds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from overnight.goodput import SERIES
+from overnight.history.views import Chart, Span, Stretch, Summary
+
+LABELS: dict[str, tuple[str, str]] = {
+    "loss": ("loss", ""),
+    "dt_s": ("step time", "s"),
+    "tokens_per_s": ("tokens/s", "tokens/s"),
+    "lr": ("learning rate", ""),
+    "grad_norm": ("gradient norm", ""),
+    "mfu": ("MFU as printed", "%"),
+    "samples_per_s": ("samples/s", "samples/s"),
+}
+"""The series that are drawn where they are printed, in this order: label and unit."""
+
+POINTS = 2000
+NONFINITE = 1000
+MARKS = 200
+
+_PARTS = 256  # of what one attempt lost
+_OLDER = 20  # attempts whose lost part is drawn
+
+
+class Reading(Protocol):
+    """What is asked of ``history.views.Views``."""
+
+    def spans(self) -> list[Span]:
+        """Return every segment in the order of the log."""
+
+    def names(self, kind: str = "train") -> list[str]:
+        """Return the names of the series."""
+
+    def summary(self, name: str, kind: str = "train") -> Summary:
+        """Return a series in short."""
+
+    def stretches(self, names: Sequence[str], kind: str = "train", *, rank: int | None = None) -> Iterator[Stretch]:
+        """Yield every record in the order of the log."""
+
+    def chart(
+        self, name: str, kind: str = "train", *, low: float | None = None, high: float | None = None, points: int = 2000
+    ) -> Chart:
+        """Return a series thinned for drawing."""
+
+
+class Superseded:
+    """Looks at the records on their way to somebody else, and keeps the shape of what later attempts did again."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        lost = [span for span in spans if math.isfinite(span.limit)][-_OLDER:]
+        self._spans = {(span.attempt, span.segment): span for span in lost}
+        self._found: dict[tuple[int, int], dict[str, list[tuple[float, float, float]]]] = {}
+
+    def watch(self, stretches: Iterator[Stretch]) -> Iterator[Stretch]:
+        """Yield the stretches as they come."""
+        for stretch in stretches:
+            if (stretch.span.attempt, stretch.span.segment) in self._spans and stretch.kept < len(stretch.x):
+                self._keep(stretch)
+            yield stretch
+
+    def _keep(self, stretch: Stretch) -> None:
+        key = (stretch.span.attempt, stretch.span.segment)
+        series = self._found.setdefault(key, {})
+        count = len(stretch.x) - stretch.kept
+        size = max(1, -(-count // 64))
+        for name, column in stretch.columns.items():
+            if name in LABELS:
+                parts = series.setdefault(name, [])
+                for begin in range(stretch.kept, len(stretch.x), size):
+                    some = column.values[begin : begin + size]
+                    finite = some if math.isfinite(sum(some)) else [one for one in some if math.isfinite(one)]
+                    if len(finite):
+                        parts.append((stretch.x[begin], min(finite), max(finite)))
+                while len(parts) > _PARTS:
+                    parts[:] = [_joined(parts[at : at + 2]) for at in range(0, len(parts), 2)]
+
+    def older(self, name: str) -> list[dict[str, Any]]:
+        """Return what was superseded of one series, in the order of the log."""
+        return [
+            {
+                "attempt": key[0],
+                "x": [x for x, _, _ in series[name]],
+                "low": [low for _, low, _ in series[name]],
+                "high": [high for _, _, high in series[name]],
+            }
+            for key, series in sorted(self._found.items())
+            if series.get(name)
+        ]
+
+
+def _joined(parts: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    return parts[0][0], min(low for _, low, _ in parts), max(high for _, _, high in parts)
+
+
+def wanted(views: Reading) -> list[str]:
+    """Return the series that one pass over all records has to bring for goodput and for what was superseded."""
+    names, spans = views.names(), views.spans()
+    drawn = list(LABELS) if any(math.isfinite(span.limit) for span in spans) else []
+    return [name for name in dict.fromkeys([*SERIES, *drawn]) if name in names]
+
+
+def charts(
+    views: Reading, lost: Superseded, verdicts: Sequence[dict[str, Any]], tokens_per_step: float | None
+) -> list[dict[str, Any]]:
+    """Return the charts: of the training series that were printed, of the evaluation loss, of the tokens per second."""
+    names, found = views.names(), []
+    marks = _marks(verdicts)
+    label = x_label(views.spans())
+    for name, (title, unit) in LABELS.items():
+        if name in names:
+            chart = _chart(views.chart(name, points=POINTS), name, title, unit, lost.older(name))
+        elif name == "tokens_per_s" and tokens_per_step and "dt_s" in names:
+            chart = _inverse(
+                _chart(views.chart("dt_s", points=POINTS), name, title, unit, lost.older("dt_s")), tokens_per_step
+            )
+        else:
+            continue
+        if chart["x"] or chart["nonfinite"]:
+            found.append({**chart, "x_label": label, "marks": marks})
+        if name == "loss" and "loss" in views.names("eval"):
+            evaluated = _chart(views.chart("loss", "eval", points=POINTS), "eval_loss", "evaluation loss", "", [])
+            if evaluated["x"]:
+                found.append({**evaluated, "x_label": label, "marks": []})
+    return found
+
+
+def _chart(chart: Chart, name: str, title: str, unit: str, older: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "label": title,
+        "unit": unit,
+        "x_label": "step",
+        "x": list(chart.x),
+        "low": list(chart.low),
+        "high": list(chart.high),
+        "attempts": list(chart.attempts),
+        "older": older,
+        "nonfinite": [[x, value] for x, value in chart.nonfinite[:NONFINITE]],
+        "marks": [],
+    }
+
+
+def _inverse(chart: dict[str, Any], tokens_per_step: float) -> dict[str, Any]:
+    """Return tokens per second out of seconds per step: where one is least the other is largest."""
+    found = {**chart, "nonfinite": []}
+    for one in (found, *found["older"]):
+        rows = [row for row in zip(one["x"], one["low"], one["high"], strict=True) if row[1] > 0]
+        kept = [at for at, low in enumerate(one["low"]) if low > 0]
+        one["x"] = [x for x, _, _ in rows]
+        one["low"], one["high"] = (
+            [tokens_per_step / high for _, _, high in rows],
+            [tokens_per_step / low for _, low, _ in rows],
+        )
+        if "attempts" in one:
+            one["attempts"] = [one["attempts"][at] for at in kept]
+    return found
+
+
+def x_label(spans: Sequence[Span]) -> str:
+    """Return what the x axis counts."""
+    return "step" if any(span.first_step is not None for span in spans) else "epoch or record"
+
+
+def _marks(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = [one for one in verdicts if one["step"] is not None and one["severity"] in ("warn", "critical")]
+    return [{"x": one["step"], "severity": one["severity"], "text": one["text"]} for one in found[:MARKS]]
+
+
+def progress(views: Reading) -> dict[str, Any]:
+    """Return how far the records come: over what counts, after any rewinds; None where nothing was printed."""
+    spans, names = views.spans(), views.names()
+    loss = views.summary("loss") if "loss" in names else None
+    epoch = views.summary("epoch") if "epoch" in names else None
+    steps = [span.last_step for span in spans if span.last_step is not None]
+    return {
+        "step": steps[-1] if steps else None,
+        "steps": None,
+        "epoch": None if epoch is None else epoch.last,
+        "records": sum(span.records for span in spans),
+        "loss_first": None if loss is None else loss.first,
+        "loss_last": None if loss is None else loss.last,
+        "loss_least": None if loss is None else loss.least,
+        "loss_least_step": None if loss is None else _step(loss.least_x),
+        "eval": _eval(views),
+    }
+
+
+def _eval(views: Reading) -> dict[str, Any] | None:
+    if "loss" not in views.names("eval"):
+        return None
+    found = views.summary("loss", "eval")
+    if found.last is None:
+        return None
+    chart = views.chart("loss", "eval", points=POINTS)
+    for _ in range(8):  # of many evaluations the last part holds several: look into it until it is one
+        if chart.exact or not chart.x:
+            break
+        chart = views.chart("loss", "eval", low=chart.x[-1], points=POINTS)
+    return {
+        "name": "evaluation loss",
+        "last": found.last,
+        "last_step": _step(chart.x[-1]) if chart.x and chart.exact else None,
+        "least": found.least,
+        "least_step": _step(found.least_x),
+    }
+
+
+def _step(x: float | None) -> float | int | None:
+    return int(x) if x is not None and x.is_integer() else x

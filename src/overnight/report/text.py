@@ -1,0 +1,349 @@
+"""The morning report as text for a terminal: at most 80 columns, in the order in which a person asks in the morning.
+
+Pure: a report value in, lines out. No fact is found and nothing judged here. Every text that was read from somewhere
+goes through ``clean``, which the caller brings.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from overnight.report.figures import rate
+from overnight.report.units import clock, duration, finite, money, number, percent, size
+
+WIDTH = 80
+LEAST_WIDTH = 30
+
+_LABEL = 14
+_VERDICTS = 12
+_TIMELINE = 24
+_ATTEMPTS = 12
+_PROOFS = 12
+_BARS = "▁▂▃▄▅▆▇█"
+
+Value = Mapping[str, Any]
+Clean = Callable[[str], str]
+
+
+def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
+    """Return the report, at most ``width`` columns wide (30 at the least)."""
+    page = _Page(clean, max(LEAST_WIDTH, min(width, WIDTH)))
+    outcome = value["outcome"]
+    state = str(outcome["state"]) + (f" ({outcome['cause']})" if outcome["cause"] else "")
+    page.add(f"{value['name']}: {state}")
+    page.add(str(outcome["sentence"]), "  ")
+    page.title("what to look at next")
+    for one in value["next"]:
+        page.add(str(one), "    ", "  - ")
+    for title, rows in (
+        ("how far", _progress(value)),
+        ("figures", _figures(value)),
+        ("where the time went", _goodput(value)),
+        ("limits and cost", _limits(value)),
+    ):
+        page.table(title, rows)
+    _loss(page, value)
+    _attempts(page, value)
+    _timeline(page, value)
+    _checkpoints(page, value)
+    _proofs(page, value)
+    page.table("log and command", _places(value))
+    if value["last_lines"]:
+        page.title("the log ends")
+        for line in value["last_lines"]:
+            page.line(f"    {line}")
+    page.table("not known", [(name, why) for name, why in _unknown(value)])
+    return "\n".join(page.lines)
+
+
+class _Page:
+    """Lines of at most ``width`` columns, all of them cleaned."""
+
+    def __init__(self, clean: Clean, width: int) -> None:
+        self.clean = clean
+        self.width = width
+        self.lines: list[str] = []
+
+    def add(self, said: str, indent: str = "", first: str | None = None) -> None:
+        """Add a text, folded; a path too long for a line is broken rather than cut."""
+        lead = indent if first is None else first
+        self.lines += wrap(
+            self.clean(said), self.width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
+        ) or [lead.rstrip()]
+
+    def line(self, said: str) -> None:
+        """Add one line, cut where the page ends."""
+        shown = self.clean(said)
+        self.lines.append((shown if len(shown) <= self.width else shown[: self.width - 1] + "…").rstrip())
+
+    def title(self, said: str) -> None:
+        """Begin a section."""
+        self.lines += ["", said]
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Add labelled rows; no section without any."""
+        if rows:
+            self.title(title)
+        for label, said in rows:
+            self.add(said, " " * (_LABEL + 2), first=f"  {self.clean(label):<{_LABEL - 1}} ")
+
+
+def _progress(value: Value) -> list[tuple[str, str]]:
+    known, times = value["progress"], value["times"]
+    rows = []
+    if known["step"] is not None:
+        of = f" of {number(known['steps'])}" if known["steps"] else ""
+        rows.append(("step", number(known["step"]) + of))
+    if known["epoch"] is not None:
+        rows.append(("epoch", number(known["epoch"], 4)))
+    if known["records"] is not None:
+        rows.append(("lines read", f"{number(known['records'])} with progress"))
+    if known["loss_last"] is not None or known["loss_first"] is not None:
+        least = ""
+        if known["loss_least"] is not None:
+            least = f", least {number(known['loss_least'], 5)} at {_x_name(value)} {number(known['loss_least_step'])}"
+        rows.append(("loss", f"{number(known['loss_first'], 5)} -> {number(known['loss_last'], 5)}{least}"))
+    if known["eval"]:
+        one = known["eval"]
+        at = "" if one["last_step"] is None else f" at step {number(one['last_step'])}"
+        least = f", least {number(one['least'], 5)} at step {number(one['least_step'])}"
+        rows.append(("evaluation", f"loss {number(one['last'], 5)}{at}{least}"))
+    for label, name in (("began", "started_at"), ("ended", "ended_at")):
+        if times[name]:
+            rows.append((label, f"{clock(times[name])} UTC"))
+    if times["elapsed_s"] is not None:
+        active = "" if times["active_s"] is None else f", of which the command ran {duration(times['active_s'])}"
+        rows.append(("lasted", duration(times["elapsed_s"]) + active))
+    return rows
+
+
+def _x_name(value: Value) -> str:
+    return str(value["charts"][0]["x_label"]) if value["charts"] else "step"
+
+
+def _figures(value: Value) -> list[tuple[str, str]]:
+    rows, lacking = [], {}
+    for one in value["figures"]:
+        if one["value"] is None:
+            lacking[one["label"]] = one["provenance"]
+        else:
+            rows.append((one["label"], f"{one['text']} ({one['provenance']})"))
+    needs = dict.fromkeys(need for why in lacking.values() for need in why.split("; "))
+    return [*rows, *([("unknown", f"{', '.join(lacking)}: {'; '.join(needs)}")] if lacking else [])]
+
+
+def _goodput(value: Value) -> list[tuple[str, str]]:
+    good = value["goodput"]
+    rows = []
+    if good["goodput"] is not None:
+        share = (
+            f"{percent(good['goodput'])}: {duration(good['productive_s'])} of {duration(good['wall_s'])} were training"
+        )
+        rows.append(("goodput", share))
+    elif good["unknown"]:
+        rows.append(("goodput", str(good["unknown"]).removeprefix("goodput is ")))
+    if good["stepping_tokens_per_s"] is not None:
+        overall = good["overall_tokens_per_s"]
+        beside = "" if overall is None else f", {rate(overall)} over all the time"
+        rows.append(("tokens/s", f"{rate(good['stepping_tokens_per_s'])} while stepping{beside}"))
+    if good["redone_steps"]:
+        lost = f"{number(good['redone_steps'])} steps were done again, {duration(good['lost_s'])} of work"
+        if good["lost_cost"] is not None:
+            lost += f", {_money(good['lost_cost'])} of the cost"
+        rows.append(("lost", lost))
+    if good["unfinished_s"]:
+        rows.append(("unfinished", f"{duration(good['unfinished_s'])} or more from last steps to ends of attempts"))
+    if good["restart_s"]:
+        rows.append(
+            ("restarts", f"{duration(good['restart_s'])} or more from ends of attempts to first steps of the next")
+        )
+    if value["saves"]["count"]:
+        rows.append(("saves", f"{number(value['saves']['count'])} seen, {duration(value['saves']['seconds'])}"))
+    if good["from"] and good["productive_s"] is not None:
+        rows.append(("known from", str(good["from"])))
+    return rows
+
+
+def _money(amount: Any) -> str:
+    known = finite(amount)
+    return number(known, 3) if known is not None and 0 < abs(known) < 0.1 else money(amount)
+
+
+_LIMITS = {
+    "max_hours": "--max-hours {} h", "until": "--until {}", "max_steps": "--max-steps {}", "max_cost": "--max-cost {}",
+    "restarts": "--restarts {}", "stall_s": "--stall {} s", "start_limit_s": "--start-limit {} s",
+    "exit_limit_s": "--exit-limit {} s",
+}  # fmt: skip
+
+
+def _limits(value: Value) -> list[tuple[str, str]]:
+    limits, cost = value["limits"], value["cost"]
+    given = [shape.format(number(limits[name])) for name, shape in _LIMITS.items() if limits.get(name)]
+    rows = [("limits", ", ".join(given))] if given else []
+    if cost["spent"] is not None:
+        lost = "" if not cost["lost"] else f", {_money(cost['lost'])} of it for steps that were done again"
+        rows.append(("cost", f"{_money(cost['spent'])} at {_money(cost['price'])} an hour{lost}"))
+    return rows
+
+
+def _loss(page: _Page, value: Value) -> None:
+    """Add the curve of the loss: a column for each part, x for NaN, ^ where another attempt begins."""
+    chart = next((one for one in value["charts"] if one["name"] == "loss"), None)
+    if chart is None or len(chart["x"]) < 2:
+        return
+    room = page.width - 4
+    columns, marks, span = _columns(chart, room)
+    if span is None:
+        return
+    first, last = (number(_whole(x)) for x in (chart["x"][0], _end(chart)))
+    page.title(f"loss over {page.clean(str(chart['x_label']))} {first} to {last}")
+    page.lines += [f"    {columns}", *([f"    {marks}"] if marks.strip() else [])]
+    told = [f"{_BARS[0]} {number(span[0], 4)}", f"{_BARS[-1]} {number(span[1], 4)}"]
+    told += ["x NaN or infinite"] if "x" in columns else []
+    told += ["^ another attempt begins"] if "^" in marks else []
+    page.add("; ".join(told), "    ")
+
+
+def _end(chart: Value) -> float:
+    return max(float(x) for x in (chart["x"][-1], *(place for place, _ in chart["nonfinite"])))
+
+
+def _whole(x: float) -> float | int:
+    return int(x) if float(x).is_integer() else x
+
+
+def _columns(chart: Value, room: int) -> tuple[str, str, tuple[float, float] | None]:
+    """Return the bars, the marks below them, and the least and the largest value (None: there is none).
+
+    A column stands for a part of the x axis, as high as the middle of what is in it; an empty one is a space.
+    """
+    first, last = chart["x"][0], _end(chart)
+    room = min(room, len(chart["x"]) + len(chart["nonfinite"]))
+    cells: list[list[float]] = [[] for _ in range(room)]
+    odd, begins = set(), set()
+    attempt = chart["attempts"][0] if chart["attempts"] else None
+    for at, x in enumerate(chart["x"]):
+        column = min(room - 1, int((x - first) / ((last - first) or 1.0) * room))
+        cells[column] += [chart["low"][at], chart["high"][at]]
+        if chart["attempts"] and chart["attempts"][at] != attempt:
+            attempt = chart["attempts"][at]
+            begins.add(column)
+    for x, _ in chart["nonfinite"]:
+        odd.add(min(room - 1, max(0, int((x - first) / ((last - first) or 1.0) * room))))
+    middles = [(min(cell) + max(cell)) / 2 if cell else math.nan for cell in cells]
+    known = [middle for middle in middles if math.isfinite(middle)]
+    if not known:
+        return "", "", None
+    low, high = min(known), max(known)
+    bars = "".join(
+        "x"
+        if at in odd
+        else " "
+        if math.isnan(one)
+        else _BARS[round((one - low) / ((high - low) or 1.0) * (len(_BARS) - 1))]
+        for at, one in enumerate(middles)
+    )
+    return bars.rstrip(), "".join("^" if at in begins else " " for at in range(room)).rstrip(), (low, high)
+
+
+def _attempts(page: _Page, value: Value) -> None:
+    attempts = value["attempts"]
+    if not attempts or (len(attempts) == 1 and not attempts[0]["lines"]):
+        return
+    page.title("attempts")
+    shown = attempts if len(attempts) <= _ATTEMPTS else [*attempts[:2], *attempts[2 - _ATTEMPTS :]]
+    for one in shown:
+        first, last = one["first_step"], one["last_step"]
+        steps = "no steps" if first is None and last is None else f"steps {number(first)} to {number(last)}"
+        lasted = "" if one["seconds"] is None else f", {duration(one['seconds'])}"
+        why = f": {one['cause_text']}" if one["cause_text"] else ""
+        begun = clock(one["started_at"]) if one["started_at"] else "not started"
+        page.add(f"{one['n']}  {begun}, {steps}{lasted}, {one['state_words']}{why}", "     ", "  ")
+        for line in one["lines"]:
+            page.line(f"       {line}")
+    if len(shown) < len(attempts):
+        page.add(f"{len(attempts) - len(shown)} attempts between them: --json has all", "  ")
+
+
+def _timeline(page: _Page, value: Value) -> None:
+    """Add what happened; each verdict with the line of the log that it came from."""
+    entries = value["timeline"]
+    verdicts = [one for one in entries if one["kind"] == "verdict"]
+    chosen = {id(one) for one in verdicts[:_VERDICTS]}
+    others = [one for one in entries if id(one) not in chosen and one["kind"] not in ("save", "verdict")]
+    room = _TIMELINE - len(chosen)
+    chosen |= {
+        id(one) for one in (others if len(others) <= room else [*others[: room // 2], *others[room // 2 - room :]])
+    }
+    if not chosen:
+        return
+    page.title("what happened (UTC)")
+    for one in entries:
+        if id(one) in chosen:
+            when = f"{clock(one['at'])}  " if one["at"] else ""
+            what = _verdict(one) if one["kind"] == "verdict" else str(one["text"])
+            page.add(when + what, "      ", "  ")
+            if one["line"]:
+                page.line(f"        {one['line']}")
+    left = len(entries) - len(chosen)
+    if left > 0:
+        page.add(f"{left} more: --json and --html have them", "  ")
+
+
+def _verdict(one: Value) -> str:
+    asks = f" -> {one['action']}" if one.get("action") else ""
+    return f"{one['severity']} {one['rule']}{asks}: {one['text']}"
+
+
+def _checkpoints(page: _Page, value: Value) -> None:
+    saves = value["checkpoints"]
+    if saves:
+        last = saves[-1]
+        step = "step unknown" if last["step"] is None else f"step {number(last['step'])}"
+        page.table("checkpoints", [("newest", f"{step}, {clock(last['at'])} UTC: {last['path']}")])
+
+
+def _proofs(page: _Page, value: Value) -> None:
+    proofs = value["proofs"]
+    page.table("evidence", [("" if at else "files", one["path"]) for at, one in enumerate(proofs[:_PROOFS])])
+    if len(proofs) > _PROOFS:
+        page.add(f"{len(proofs) - _PROOFS} more: --json has all", "  ")
+
+
+def _places(value: Value) -> list[tuple[str, str]]:
+    log = value["log"]
+    rows = []
+    if value["command"]:
+        rows.append(("command", shlex.join(str(word) for word in value["command"])))
+    for label, name in (("folder", "cwd"), ("host", "host")):
+        if value[name]:
+            rows.append((label, str(value[name])))
+    parts = [size(log["bytes"]) if log["bytes"] is not None else None]
+    parts.append(None if log["lines"] is None else f"{number(log['lines'])} lines")
+    rows.append(("log", f"{log['path']} ({', '.join(part for part in parts if part) or 'cannot be read'})"))
+    rows.append(
+        (
+            "read by",
+            log["why"] if not log["reader"] or log["reader"] in log["why"] else f"{log['reader']}: {log['why']}",
+        )
+    )
+    return rows
+
+
+def _unknown(value: Value) -> Iterator[tuple[str, str]]:
+    """Yield what is not known and does not stand above already."""
+    figures = {one["name"] for one in value["figures"]}
+    for name, why in value["unknown"].items():
+        if name not in figures and name != "goodput":
+            yield name, str(why)
+
+
+def columns(environ: Mapping[str, str], terminal: int) -> int:
+    """Return the width to write for: that of the terminal (0: none), or what COLUMNS says."""
+    asked = finite(int(environ["COLUMNS"])) if environ.get("COLUMNS", "").isdecimal() else None
+    found = int(asked) if asked else terminal
+    return min(WIDTH, found) if found else WIDTH

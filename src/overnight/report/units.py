@@ -1,0 +1,108 @@
+"""Numbers, durations, times and sizes as the page writes them. Pure; no markup, no sentence.
+
+Every function takes whatever JSON may hold: None is "unknown", and "nan", "inf", "-inf" stay words.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, Final
+
+UNKNOWN: Final = "unknown"
+_WORDS: Final = {"nan": "NaN", "inf": "infinite", "-inf": "\N{MINUS SIGN}infinite"}
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def number(value: Any, digits: int = 6) -> str:
+    """Return a number with thousands separators, or with at most ``digits`` significant digits."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return _WORDS.get(value, value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**21 else f"{value:.{digits}e}"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return _WORDS[str(value)]
+        if value.is_integer() and abs(value) < 1e15:
+            return f"{int(value):,}"
+        if 10**digits <= abs(value) < 1e15:
+            return f"{value:,.0f}"
+        return f"{value:,.{digits}g}" if abs(value) < 1e15 else f"{value:.{digits}g}"
+    return str(value)
+
+
+def percent(value: Any) -> str:
+    """Return a fraction as percent."""
+    known = finite(value)
+    return number(value) if known is None else f"{known * 100:.1f}%" if abs(known) < 100 else f"{known * 100:.3g}%"
+
+
+def duration(seconds: Any) -> str:
+    """Return seconds in their two largest units: 0.4 s, 45 s, 3 min 10 s, 2 h 05 min, 4 d 03 h."""
+    known = finite(seconds)
+    if known is None:
+        return number(seconds)
+    if abs(known) >= 1e12:
+        return f"{known:.3g} s"
+    sign, known = ("\N{MINUS SIGN}", -known) if known < 0 else ("", known)
+    if 0 < known < 10:
+        return f"{sign}{known:.2g} s"
+    whole = round(known)
+    for size, below, name, least in ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{sign}{whole // size} {name}" + (f" {rest:02d} {least}" if rest else "")
+    return f"{sign}{whole} s"
+
+
+def moment(text: Any) -> float | None:
+    """Return an RFC 3339 time as seconds since the epoch; None for anything else."""
+    if not isinstance(text, str) or len(text) > 40:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def clock(text: Any) -> str:
+    """Return an RFC 3339 time as "2026-11-29 23:04:26", in UTC; what is no time stays as it is."""
+    at = moment(text)
+    return number(text)[:60] if at is None else date(at, "%Y-%m-%d %H:%M:%S")
+
+
+def date(at: float, form: str) -> str:
+    """Return seconds since the epoch in UTC in a form of ``strftime``; empty if no calendar has such a day."""
+    try:
+        return datetime.fromtimestamp(at, tz=UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def size(count: Any) -> str:
+    """Return bytes in units of 1,024."""
+    known = finite(count)
+    if known is None:
+        return number(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(known) < 1024:
+            return f"{known:.0f} bytes" if unit == "bytes" else f"{known:.1f} {unit}"
+        known /= 1024
+    return f"{known:,.1f} TiB"
+
+
+def money(amount: Any) -> str:
+    """Return an amount in the currency of the price, which nobody named."""
+    known = finite(amount)
+    return number(amount) if known is None else f"{known:,.2f}" if abs(known) < 1e15 else f"{known:.3g}"

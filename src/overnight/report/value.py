@@ -1,0 +1,229 @@
+"""The report value: everything that the morning report says, as one dict of plain JSON types.
+
+Put together here from what the files around it find: the course of a run, series and goodput out of metrics.db, lines
+of the log, figures and sentences. Reads metrics.db and the log only, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight.events import jsonable
+from overnight.folder import utc
+from overnight.goodput import Goodput, Times, measure
+from overnight.report import loglines, series, words
+from overnight.report.course import Course, attempts
+from overnight.report.figures import figures
+from overnight.report.units import finite, moment
+from overnight.snapshot import limits
+from overnight.spec import RunSpec
+
+FORMAT = 1
+
+MARKS_S = 10.0
+"""A line may have arrived so much later than the time mark before it says."""
+
+_LIVE = frozenset({"pending", "starting", "running", "stopping", "backoff"})
+
+
+class Known(msgspec.Struct, kw_only=True):
+    """What is known before anything is put together. ``one`` is a status, ``source`` the log's number in verdicts.
+
+    ``unknown`` collects what could not be read, by what it would have told.
+    """
+
+    kind: str
+    name: str
+    one: dict[str, Any]
+    course: Course
+    spec: RunSpec | None
+    origins: Mapping[str, str]
+    log: Path | None
+    source: int
+    start: int
+    why: str
+    now: float
+    views: series.Reading | None
+    wall_s: float | None
+    host: str | None = None
+    no_wall: str = "its journal and its status say neither when it began nor when it ended"
+    proofs: list[dict[str, Any]] = []
+    unknown: dict[str, str] = {}
+
+
+def build(known: Known) -> dict[str, Any]:
+    """Return the value; ``known.views`` is read to its end, once."""
+    one, course, log = known.one, known.course, _log(known)
+    tries = attempts(course, one.get("attempts") or [])
+    price = None if known.spec is None else known.spec.price
+    good, charts, progress, printed = _numbers(known, tries, price)
+    _complete(progress, one)
+    spent = finite(one.get("cost"))
+    found = [] if known.spec is None else figures(
+        known.spec, known.origins, good, finite(one.get("tokens_per_second_avg")), printed_tokens=printed
+    )  # fmt: skip
+    unknown = {**{figure.name: figure.provenance for figure in found if figure.value is None}, **known.unknown}
+    if good.unknown is not None:
+        unknown["goodput"] = good.unknown
+    value: dict[str, Any] = {
+        "format": FORMAT,
+        "made_at": utc(known.now),
+        "kind": known.kind,
+        "name": known.name,
+        "outcome": _outcome(one),
+        "command": _command(one, known.spec),
+        "cwd": one.get("cwd"),
+        "host": known.host,
+        "engine": one.get("engine"),
+        "log": log,
+        "times": _times(one, known.wall_s),
+        "progress": progress,
+        "figures": [figure.plain() for figure in found],
+        "goodput": _goodput(good),
+        "limits": one.get("limits") or ({} if known.spec is None else limits(known.spec)),
+        "cost": {"spent": spent, "price": price, "lost": good.lost_cost},
+        "attempts": tries,
+        "timeline": [_with_line(entry, known) for entry in course.timeline()],
+        "checkpoints": list(course.checkpoints),
+        "saves": {"count": course.saves, "seconds": course.save_s},
+        "proofs": known.proofs,
+        "notes": list(course.notes)[-20:],
+        "last_lines": _last_lines(known),
+        "charts": charts,
+        "next": [],
+        "unknown": unknown,
+    }
+    failed = _hooks(one, course)
+    value["outcome"]["sentence"] = words.sentence(value, failed)
+    value["next"] = words.next_steps(value, _spec_words(known.spec), failed)
+    plain: dict[str, Any] = jsonable(value)
+    return plain
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(
+    known: Known, tries: Sequence[Mapping[str, Any]], price: float | None
+) -> tuple[Goodput, list[dict[str, Any]], dict[str, Any], bool]:
+    """Return goodput, charts, progress, and whether the tokens of a step are printed; all of it empty without views."""
+    views, spec = known.views, known.spec
+    tokens = None if spec is None else spec.tokens_per_step
+    times = [Times(attempt=one["n"], started=moment(one["started_at"]), ended=moment(one["ended_at"])) for one in tries]
+    if views is None:
+        nothing = Goodput(wall_s=known.wall_s, unknown=f"goodput is unknown: {known.unknown.get('metrics')}")
+        names = "step steps epoch records loss_first loss_last loss_least loss_least_step eval".split()
+        return nothing, [], dict.fromkeys(names), False
+    names = views.names()
+    lost = series.Superseded(views.spans())
+    good = measure(
+        lost.watch(views.stretches(series.wanted(views))),
+        wall_s=known.wall_s,
+        attempts=times,
+        tokens_per_step=tokens,
+        price=price,
+        no_wall=known.no_wall,
+        coarse_s=MARKS_S,
+    )
+    verdicts = [entry for entry in known.course.timeline() if entry["kind"] == "verdict"]
+    progress = series.progress(views)
+    if progress["records"] == 0 and known.one.get("records") is None:
+        progress["records"] = 0
+    printed = "tokens" in names or "tokens_total" in names
+    charts = series.charts(views, lost, verdicts, None if printed else tokens)
+    return good, charts, progress, printed
+
+
+def _complete(progress: dict[str, Any], one: Mapping[str, Any]) -> None:
+    """Take from the status what is newer there, or not in metrics.db."""
+    if one.get("loss") is not None:
+        progress["loss_last"] = one["loss"]
+    progress["step"] = progress["step"] if one.get("step") is None else one["step"]
+    progress["steps"] = one.get("steps")
+    if progress["records"] is None:
+        progress["records"] = one.get("records")
+    if not progress["records"] and one.get("reader") is None:
+        progress["records"] = None  # nothing could be counted, which is another thing than none
+
+
+def _goodput(good: Goodput) -> dict[str, Any]:
+    found = msgspec.structs.asdict(good)
+    found["from"] = found.pop("told") or None
+    found["parts"] = [msgspec.structs.asdict(part) for part in good.parts]
+    return found
+
+
+# -- parts of the value ---------------------------------------------------------------------------------------------
+
+
+def _outcome(one: Mapping[str, Any]) -> dict[str, Any]:
+    text = one.get("cause_text")
+    if one.get("stale") and one["state"] in _LIVE:
+        text = "its guard, shim and supervisor are gone; the next `overnight status` finds out what became of it"
+    shown = {name: one.get(name) for name in ("state", "cause", "exit_code", "signal", "code")}
+    return {**shown, "sentence": "", "text": text}
+
+
+def _command(one: Mapping[str, Any], spec: RunSpec | None) -> list[str]:
+    words = one.get("argv")
+    if isinstance(words, list) and words:
+        return [str(word) for word in words]
+    return [] if spec is None or not spec.argv else list(spec.argv)
+
+
+def _times(one: Mapping[str, Any], wall_s: float | None) -> dict[str, Any]:
+    first = next((each.get("started_at") for each in one.get("attempts") or ()), None)
+    return {
+        "created_at": one.get("created_at"),
+        "started_at": first or one.get("started_at"),
+        "ended_at": one.get("ended_at"),
+        "elapsed_s": wall_s,
+        "active_s": one.get("active_s"),
+    }
+
+
+def _log(known: Known) -> dict[str, Any]:
+    path, size, lines = known.log, None, None
+    if path is not None:
+        try:
+            size = path.stat().st_size
+            lines = loglines.count_lines(path, known.start if known.start <= size else 0)
+        except OSError as error:
+            known.unknown["log"] = f"{path} cannot be read: {error.strerror}"
+    return {
+        "path": None if path is None else str(path),
+        "bytes": size,
+        "reader": known.one.get("reader"),
+        "why": known.why,
+        "lines": lines,
+    }
+
+
+def _with_line(entry: dict[str, Any], known: Known) -> dict[str, Any]:
+    if entry["offset"] is None or known.log is None or entry["source"] != known.source:
+        return entry
+    return {**entry, "line": loglines.line_at(known.log, entry["offset"])}
+
+
+def _last_lines(known: Known) -> list[str]:
+    said = [] if known.log is None else loglines.last_lines(known.log, known.start)
+    return said or [loglines.cut(str(line)) for line in islice(known.one.get("last_lines") or (), loglines.LAST_LINES)]
+
+
+def _hooks(one: Mapping[str, Any], course: Course) -> list[str]:
+    """Return what is said of each hook that failed."""
+    hooks = one.get("hooks")
+    failed = hooks.get("failed") if isinstance(hooks, dict) else None
+    said = course.hooks_failed or ([str(hooks.get("text"))] * failed if isinstance(hooks, dict) and failed else [])
+    return said[-50:]
+
+
+def _spec_words(spec: RunSpec | None) -> dict[str, Any]:
+    if spec is None:
+        return {}
+    return {"argv": spec.argv, "resume_args": spec.resume_args, "recover": spec.recover, "restarts": spec.restarts}

@@ -1,0 +1,210 @@
+"""The sentences of the report: one on how it went, and what to look at next, each with its evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from overnight.report.words import innermost, next_steps, sentence
+
+
+def value(**changes: Any) -> dict[str, Any]:
+    """Return a report value of a run that finished well, with changes: a dict changes only what it names."""
+    found: dict[str, Any] = {
+        "made_at": "2026-11-30T07:00:00.000Z",
+        "kind": "run",
+        "name": "night",
+        "outcome": {"state": "finished", "cause": "completed", "text": "reached step 5000 of 5000"},
+        "log": {"path": "/runs/night/output.log", "bytes": 100, "why": "the reader read 500 lines"},
+        "times": {"elapsed_s": 25920.0, "active_s": 25000.0},
+        "progress": {"step": 5000, "steps": 5000, "records": 500, "loss_last": 2.31},
+        "goodput": {"goodput": 0.96, "wall_s": 25920.0, "productive_s": 24883.0},
+        "attempts": [attempt(1)],
+        "timeline": [],
+        "checkpoints": [],
+        "saves": {"count": 0, "seconds": 0.0},
+        "proofs": [],
+        "notes": [],
+        "charts": [],
+        "unknown": {},
+    }
+    for name, change in changes.items():
+        found[name] = {**found[name], **change} if isinstance(change, dict) else change
+    return found
+
+
+def attempt(n: int, text: str | None = None) -> dict[str, Any]:
+    return {"n": n, "cause_text": text, "state_words": "finished"}
+
+
+def verdict(rule: str, step: int | None = 60, severity: str = "critical", **more: Any) -> dict[str, Any]:
+    found = {"kind": "verdict", "severity": severity, "rule": rule, "step": step, "text": f"{rule} at step {step}"}
+    return {**found, "offset": 2004, "line": "step: 60, loss: nan", **more}
+
+
+def test_a_night_that_went_well() -> None:
+    said = sentence(value(attempts=[attempt(1, "fell"), attempt(2)]))
+    assert said == (
+        "ran 7 h 12 min, finished all 5,000 steps with loss 2.31 after 1 restart; 96% of the time was training."
+    )
+    assert next_steps(value(), {}) == ["nothing to do: nothing in it asks for a look"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (
+            {"state": "stopped", "cause": "nonfinite", "text": "loss is NaN at step 60"},
+            "ran 7 h 12 min, then the rule nonfinite ended it: loss is NaN at step 60",
+        ),
+        (
+            {"state": "stopped", "cause": "user", "text": "stopped on request"},
+            "was stopped on request at step 60 of 5,000",
+        ),
+        ({"state": "stopped", "cause": "wall_clock", "text": "8 h are over"}, "its limit of time ended it at step 60"),
+        (
+            {"state": "gave_up", "cause": "crash", "text": "no further"},
+            "and gave up after 1 attempt at step 60 of 5,000: no",
+        ),
+        ({"state": "failed", "cause": "out_of_memory_gpu", "text": "CUDA out of memory"}, "failed (out of memory gpu)"),
+        ({"state": "running", "cause": None, "text": None}, "still running after 7 h 12 min at step 60 of 5,000"),
+        ({"state": "backoff", "cause": "crash", "text": "exited with code 1"}, "between two attempts after 7 h 12 min"),
+        ({"state": "pending", "cause": None, "text": None}, "not started yet, as of 2026-11-30T07:00:00.000Z"),
+        ({"state": "damaged", "cause": None, "text": "status.json is odd"}, "its run folder is damaged"),
+        ({"state": "unknown", "cause": None, "text": None}, "500 progress lines read at step 60 of 5,000"),
+        ({"state": "finished", "cause": "bad_teardown", "text": "reached, then SIGSEGV"}, "fell after its last step"),
+    ],
+)
+def test_every_outcome_is_one_sentence(outcome: dict[str, Any], said: str) -> None:
+    found = sentence(value(outcome=outcome, progress={"step": 60, "loss_last": "nan"}))
+    assert said in found
+    assert found.count(". ") == 0
+    assert found.endswith(".")
+    assert "None" not in found
+
+
+def test_an_end_that_was_spoilt_is_no_plain_success() -> None:
+    said = sentence(value(timeline=[verdict("nonfinite")]))
+    assert "finished all 5,000 steps with loss 2.31, but nonfinite at step 60" in said
+
+
+def test_of_a_log_only_what_it_says_is_said() -> None:
+    ended = {"state": "finished", "cause": "completed", "text": "its log says that it came to its end"}
+    untimed = {"elapsed_s": None, "active_s": None}
+    said = sentence(value(kind="log", outcome=ended, times=untimed, goodput={"goodput": None}))
+    assert said == "its log says that it came to its end at step 5,000 of 5,000 with loss 2.31."
+    fell = {"state": "failed", "cause": "crash", "text": "its log ends with RuntimeError"}
+    said = sentence(value(kind="log", outcome=fell, times=untimed, goodput={"goodput": None}))
+    assert said == "failed (crash) at step 5,000 of 5,000: its log ends with RuntimeError."
+
+
+def test_unknown_is_said_and_hooks_that_failed_are() -> None:
+    nothing = value(
+        outcome={"state": "unknown", "text": None},
+        progress={"step": None, "steps": None, "records": None, "loss_last": None},
+        goodput={"goodput": None},
+        times={"elapsed_s": None, "active_s": None},
+    )
+    assert sentence(nothing) == "no line of it was read as progress, so nothing is known but its text."
+    assert "1 hook failed (exited 1)" in sentence(value(), ["exited 1"])
+    assert "did not get through (exited 1)" in next_steps(value(), {}, ["exited 1"])[0]
+
+
+def test_a_nan_names_the_line_and_the_last_save_before_it() -> None:
+    saves = [{"step": step, "path": f"/ck/{step}.pt", "at": None, "seconds": 1.0} for step in (25, 50, 60)]
+    sick = value(outcome={"state": "stopped", "cause": "nonfinite"}, timeline=[verdict("nonfinite")], checkpoints=saves)
+    spec = {"argv": ["python", "my train.py"], "resume_args": ["--resume", "auto"]}
+    line, save = next_steps(sick, spec)
+    assert "byte 2,004 of /runs/night/output.log" in line
+    assert "step: 60, loss: nan" in line
+    assert "is of step 50: /ck/50.pt" in save
+    assert "overnight run --name night-again -- python 'my train.py' --resume auto" in save
+    assert "in the way your script resumes" in next_steps(sick, {**spec, "resume_args": []})[1]
+    late = value(timeline=[verdict("nonfinite", step=20)], checkpoints=saves)
+    assert "no save from before step 20 was seen" in next_steps(late, spec)[1]
+
+
+SUMMARY = """\
+12 python (parent 1): train.py:40 in step
+13 python (parent 12): no Python frame could be read
+14 python (parent 12): loader.py:7 in fetch
+"""
+
+
+def test_a_stall_names_the_innermost_frame_and_the_file() -> None:
+    assert innermost(SUMMARY) == "loader.py:7 in fetch"
+    assert innermost("nothing of use") is None
+    proofs = [{"name": "stall-1/summary.txt", "path": "/runs/night/evidence/stall-1/summary.txt", "text": SUMMARY}]
+    hung = value(timeline=[verdict("stall", severity="warn", offset=None)], proofs=proofs)
+    assert "it hung in loader.py:7 in fetch: /runs/night/evidence/stall-1/summary.txt" in next_steps(hung, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "said"),
+    [
+        ("failed", "out_of_memory_gpu", "it ran out of memory: because"),
+        ("failed", "disk_full", "make room on the disk"),
+        ("failed", "import_error", "would fail in the same way"),
+        ("failed", "crash", "because; see `overnight logs night -n 40`"),
+        ("gave_up", "crash", "no further in spite of restarts"),
+        ("failed", "host_rebooted", "started without --recover"),
+    ],
+)
+def test_failures_say_what_to_do(state: str, cause: str, said: str) -> None:
+    found = next_steps(value(outcome={"state": state, "cause": cause, "text": "because"}), {})
+    assert said in found[0]
+
+
+def chart(name: str, high: list[float]) -> dict[str, Any]:
+    return {"name": name, "x": list(range(1, len(high) + 1)), "low": high, "high": high, "nonfinite": []}
+
+
+def test_a_learning_rate_that_rises_to_the_end_is_seen() -> None:
+    rising = [step * 1e-5 for step in range(1, 41)]
+    assert "learning rate was still rising at the end" in next_steps(value(charts=[chart("lr", rising)]), {})[0]
+    late = rising + [4e-4 - step * 1e-5 for step in range(20)]
+    assert "the warm-up covers most of the run" in next_steps(value(charts=[chart("lr", late)]), {})[0]
+    for healthy in ([3e-4] * 40, rising[:10] + [1e-4] * 60, rising[::-1]):
+        assert "nothing to do" in next_steps(value(charts=[chart("lr", healthy)]), {})[0]
+
+
+def test_a_loss_that_still_falls_is_seen() -> None:
+    falling = [4.0 * 0.98**step for step in range(100)]
+    assert "the loss was still falling at the end" in next_steps(value(charts=[chart("loss", falling)]), {})[0]
+    flat = [4.0 * 0.9**step + 2.0 for step in range(100)]
+    assert "nothing to do" in next_steps(value(charts=[chart("loss", flat)]), {})[0]
+    stopped = value(outcome={"state": "stopped", "cause": "user"}, charts=[chart("loss", falling)])
+    assert "falling" not in next_steps(stopped, {})[0]
+
+
+def test_low_goodput_says_where_the_time_went() -> None:
+    low = value(
+        goodput={
+            "goodput": 0.5, "wall_s": 10_000.0, "productive_s": 5000.0, "lost_s": 3000.0, "redone_steps": 300,
+            "restart_s": 1000.0, "unfinished_s": 0.0,
+        },
+        saves={"count": 4, "seconds": 600.0},
+    )  # fmt: skip
+    said = next_steps(low, {})[0]
+    assert said == (
+        "only 50% of the time was training: 50 min went into 300 steps that were done again, "
+        "16 min 40 s passed until the first step after a restart, 10 min were saves (4 seen), "
+        "6 min 40 s was none of these (start, data, evaluations)"
+    )
+    assert "nothing" in next_steps(value(goodput={"goodput": 0.5, "wall_s": 10.0, "productive_s": 5.0}), {})[0]
+
+
+def test_restarts_are_told_with_their_cause() -> None:
+    tries = [attempt(1, "exited with code 1"), attempt(2, "exited with code 1"), attempt(3)]
+    assert "2 times, each time because it exited with code 1" in next_steps(value(attempts=tries), {})[0]
+
+
+def test_no_reader_is_said_with_the_way_to_one() -> None:
+    unread = value(
+        progress={"records": None, "step": None}, log={"why": "no reader fits; it looks like a log of Keras"}
+    )
+    said = next_steps(unread, {})[0]
+    assert "a NaN would not have been seen" in said
+    assert "looks like a log of Keras" in said
+    assert "overnight read /runs/night/output.log" in said
