@@ -3,7 +3,7 @@
 Seconds on a shared machine mean little; what is printed are ratios between things measured side by side, with their
 spread. Results go to build/bench/ as Markdown and JSON, with the facts of the machine.
 
-    python bench/run.py [--quick] [--full] [latency] [rest] [listing] [pipeline]
+    python bench/run.py [--quick] [--full] [SECTION ...]
 """
 
 from __future__ import annotations
@@ -19,12 +19,23 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import chart
 import latency
 import listing
 import pipeline
+import reading
 import rest
+import restart
 
-SECTIONS = {"latency": latency, "rest": rest, "listing": listing, "pipeline": pipeline}
+SECTIONS = {
+    "latency": latency,
+    "rest": rest,
+    "listing": listing,
+    "pipeline": pipeline,
+    "reading": reading,
+    "chart": chart,
+    "restart": restart,
+}
 RESULTS = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 

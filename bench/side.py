@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+PEERS = Path(__file__).resolve().parent.parent / "build" / "bench" / "peers" / "bin" / "python"
+"""The Python of what is measured beside Overnight; `make bench` makes it, and without it those rows are left out."""
+
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
