@@ -73,9 +73,9 @@ def by_views(views: Views, low: int, high: int) -> int:
     return len(views.chart("loss", low=float(low), high=float(high), points=PARTS).x)
 
 
-def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
+def measure(*, quick: bool) -> list[dict[str, Any]]:
     """Return the table."""
-    points, count = (200_000, 3) if quick else (10_000_000 if full else 2_000_000, 7)
+    points, count = (200_000, 3) if quick else (10_000_000, 7)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sizes = fill(folder, points)

@@ -84,9 +84,8 @@ def turns(count: int, runs: int = RUNS) -> dict[str, list[float]]:
         return times
 
 
-def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
+def measure(*, quick: bool) -> list[dict[str, Any]]:
     """Return the table."""
-    del full
     times = turns(5 if quick else 30)
     nothing = times["python, nothing"]
     return [

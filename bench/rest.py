@@ -69,7 +69,7 @@ def keepers(folder: Path, name: str) -> list[int]:
     return [written[role]["pid"] for role in ("guard", "shim", "supervisor") if written.get(role)]
 
 
-def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
+def measure(*, quick: bool) -> list[dict[str, Any]]:
     """Return the table."""
     seconds = 10 if quick else 60
     rows = []
@@ -91,7 +91,7 @@ def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
         rows.append(_row("loop polling once a second", share_poller, *memory_mb([poller.pid])))
         poller.kill()
         poller.wait()
-        lines = 10_000_000 if full else 100_000 if quick else 1_000_000
+        lines = 100_000 if quick else 10_000_000
         rows.append(_flood(folder, lines))
     return rows
 

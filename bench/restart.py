@@ -70,9 +70,8 @@ def by_itself(folder: Path, number: int) -> float:
     return between(place)
 
 
-def measure(*, quick: bool, full: bool) -> list[dict[str, Any]]:
+def measure(*, quick: bool) -> list[dict[str, Any]]:
     """Return the table."""
-    del full
     count = 2 if quick else 10
     ways = {"overnight, --restarts": by_overnight, "the script's own start": by_itself}
     if importlib.util.find_spec("torch") is not None:

@@ -3,7 +3,7 @@
 Seconds on a shared machine mean little; what is printed are ratios between things measured side by side, with their
 spread. Results go to build/bench/ as Markdown and JSON, with the facts of the machine.
 
-    python bench/run.py [--quick] [--full] [SECTION ...]
+    python bench/run.py [--quick] [SECTION ...]
 """
 
 from __future__ import annotations
@@ -69,14 +69,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="all if none is named")
     parser.add_argument("--quick", action="store_true", help="few tries: shows that it works, not what it costs")
-    parser.add_argument("--full", action="store_true", help="ten million lines through one supervisor as well")
     asked = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
     text = [f"# Bench\n\n{json.dumps(results['machine'])}\n"]
     for name in asked.sections or list(SECTIONS):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         section = SECTIONS[name]
-        rows = section.measure(quick=asked.quick, full=asked.full)
+        rows = section.measure(quick=asked.quick)
         results[name] = rows
         text.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{table(rows)}\n")
         print(text[-1], flush=True)

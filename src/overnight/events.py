@@ -23,7 +23,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seconds since the epoch; ``glued`` says that a number touches a neighbouring record and must not trigger anything.
     ``tokens`` are those of this step, ``tokens_total`` all that the program has counted so far. ``per_device``: the
     rates are of one device, as printed. ``early``: released before all of it is known (a NaN waits for nothing); the
-    whole record of the same place follows if the log goes on.
+    whole record of the same place follows if the log goes on. ``strange``: a training record on a line that begins as
+    no line before it, or whose loss is no number and whose step lies far behind: it may be a sentence that only looks
+    like progress. It is ``glued`` too, so that it is stored and shown and not measured; only ``nonfinite`` judges it.
     """
 
     reader: str
@@ -48,6 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     glued: bool = False
     per_device: bool = False
     early: bool = False
+    strange: bool = False
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +125,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run is being ended and whether a save is wanted; this is what stop.json carries.
 
-    ``by`` is "rule", or who has asked for it: "user", "scheduler", "shutdown".
+    ``by`` is "rule", or who has asked for it: "user", "scheduler", "shutdown". ``place`` is the (source, offset, part)
+    of the record that a rule has found something in.
     """
 
     cause: str
@@ -131,6 +135,7 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     now: bool = False
     by: str = "rule"
+    place: tuple[int, int, int] | None = None
 
 
 def jsonable(value: Any) -> Any:

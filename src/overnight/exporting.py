@@ -1,28 +1,29 @@
 """A run's records as CSV, JSON lines or Parquet: one row per step as the views have it, or every record there is.
 
-Streams: memory does not grow with the run. Works beside a supervisor that writes. Files are published by rename.
+Streams: memory does not grow with the run. Works beside a supervisor that writes. Files are published whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import heapq
+import io
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
 from overnight.errors import UsageError
 from overnight.events import jsonable
-from overnight.history.chunks import NUMBERS, Steps
+from overnight.history.chunks import Steps
 from overnight.history.layout import Layout
 from overnight.history.reading import Column, Sheet, merged
+from overnight.history.table import NUMBERS
 from overnight.history.views import Views
+from overnight.outfile import whole_file
 
 KINDS = ("train", "eval")
 FORMS = ("csv", "jsonl", "parquet")
@@ -62,6 +63,10 @@ def columns_of(sheets: Iterable[Sheet], *, every: bool) -> Columns:
             known.add(name)
             if name[0] == "." and name not in texts and sheet.texts(name) is not None:
                 texts.add(name)
+        for key, value in chain.from_iterable(said.items() for said in sheet.loose().values()):
+            known.add(f".{key}")
+            if isinstance(value, str):
+                texts.add(f".{key}")
     types = dict(ALL if every else VIEW)
     types |= {name: "number" for name in NUMBERS if name in known}
     keys = {}
@@ -185,28 +190,15 @@ def write_parquet(what: Export, out: IO[bytes]) -> int:
     return count
 
 
-NO_PYARROW = (
-    "--to parquet needs pyarrow: `pip install 'overnight[parquet]'` installs it; --to csv and jsonl need nothing"
-)
+NO_PYARROW = "--to parquet needs pyarrow: `pip install pyarrow` installs it; --to csv and jsonl need nothing"
 
 
 def to_file(what: Export, path: Path, form: str) -> int:
-    """Write a file beside ``path`` and rename it; return the number of rows. UsageError if it cannot be written."""
-    if path.is_dir():
-        raise UsageError(f"-o {path} is a folder; name a file in it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.callback(temporary.unlink, missing_ok=True)
-            if form == "parquet":
-                with temporary.open("wb") as stream:
-                    count = write_parquet(what, stream)
-            else:
-                with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as text:
-                    count = write_csv(what, text) if form == "csv" else write_jsonl(what, text)
-            temporary.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}; choose another place with -o"
-        ) from error
-    return count
+    """Write a file as ``whole_file`` does; return the number of rows. OvernightError if it cannot be written."""
+    with whole_file(path, "-o") as stream:
+        if form == "parquet":
+            return write_parquet(what, stream)
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
+        count = write_csv(what, text) if form == "csv" else write_jsonl(what, text)
+        text.detach()  # and flushed: the stream is closed by who has opened it
+        return count

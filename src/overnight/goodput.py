@@ -20,6 +20,9 @@ TOLERANCE = 1.02
 """Printed step times are rounded: so much more than the time that passed they may add up to."""
 
 
+ARRIVALS = "arrival times of lines"
+
+
 class Times(msgspec.Struct, frozen=True, kw_only=True):
     """When an attempt ran, in seconds since the epoch; None while unknown, or going on."""
 
@@ -43,8 +46,8 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """``goodput`` is a fraction of ``wall_s``. ``lost_s`` are the seconds of steps that were done again later.
 
     ``unfinished_s``, at least, passed between the last step of an attempt that was followed by another and its end;
-    ``restart_s`` from there to the first step of that one. ``told`` says how the times were known, ``unknown`` what is
-    not known and why; None if all of it is known.
+    ``restart_s`` from there to the begin of that one's first step. ``told`` says how the times were known, ``unknown``
+    what is not known and why; None if all of it is known.
     """
 
     goodput: float | None = None
@@ -69,19 +72,20 @@ def measure(
     wall_s: float | None,
     attempts: Sequence[Times] = (),
     tokens_per_step: float | None = None,
-    rate_factor: int = 1,
+    devices: int = 1,
     price: float | None = None,
     no_wall: str = "nobody knows when it began and ended",
     coarse_s: float = 0.0,
+    arrivals: str = ARRIVALS,
 ) -> Goodput:
     """Return the goodput of a run from all its training records, in the order of the log.
 
     ``wall_s`` is the time from beginning to end and ``no_wall`` says why it is None; ``price`` is per hour. The tokens
     of a step are those printed, else ``tokens_per_step`` (all devices), else what a printed count or rate tells; rates
-    are multiplied with ``rate_factor``, the number of devices where they are of one device. Lines arrived up to
-    ``coarse_s`` seconds later than their records say.
+    are multiplied with the number of ``devices`` where they are of one device. Lines arrived up to
+    ``coarse_s`` seconds later than their records say; ``arrivals`` says how it is known when they did.
     """
-    stepping = Stepping(tokens_per_step, rate_factor)
+    stepping = Stepping(tokens_per_step, devices)
     for stretch in stretches:
         stepping.add(stretch)
     stepping.close()
@@ -92,7 +96,7 @@ def measure(
     if not steps:
         why = "its lines print no step" if stepping.no_steps else "no progress line was read"
         return msgspec.structs.replace(known, unknown=f"goodput is unknown: {why}")
-    times, told = _times(found)
+    times, told = _times(found, arrivals)
     known = msgspec.structs.replace(
         known,
         productive_steps=round(steps),
@@ -124,7 +128,7 @@ def _part(number: int, one: AttemptSums, times: Mapping[int, tuple[float, float]
     )
 
 
-def _times(found: Mapping[int, AttemptSums]) -> tuple[dict[int, tuple[float, float]] | None, str]:
+def _times(found: Mapping[int, AttemptSums], arrivals: str) -> tuple[dict[int, tuple[float, float]] | None, str]:
     """Return (productive, lost) seconds of each attempt, and how they were known; None if they are not."""
     sums = [one for attempt in found.values() for one in (attempt.kept, attempt.lost)]
     steps, timed = sum(one.steps for one in sums), sum(one.timed for one in sums)
@@ -147,7 +151,7 @@ def _times(found: Mapping[int, AttemptSums]) -> tuple[dict[int, tuple[float, flo
         number: (one.kept.arrived_s(usual[number] or middle), one.lost.arrived_s(usual[number] or middle))
         for number, one in found.items()
     }, (
-        "arrival times of lines, which are coarse, since no step time is printed; "
+        f"{arrivals}, which are coarse, since no step time is printed; "
         f"where a step took more than {USUAL:g} usual ones, a usual one counts"
     )
 
@@ -157,10 +161,13 @@ def _over_wall(known: Goodput, no_wall: str) -> Goodput:
     wall_s, productive_s = known.wall_s, known.productive_s
     if wall_s is None or productive_s is None:
         return msgspec.structs.replace(known, unknown=f"goodput is unknown: {no_wall}")
-    if wall_s <= 0 or productive_s > wall_s * TOLERANCE + 1.0:
+    stepped_s = productive_s + (known.lost_s or 0.0)
+    between_s = (known.unfinished_s or 0.0) + (known.restart_s or 0.0)
+    if wall_s <= 0 or stepped_s + between_s > wall_s * TOLERANCE + 1.0:
+        beside = f", {between_s:,.0f} s more lay between attempts" if between_s >= 1.0 else ""
         text = (
-            f"goodput is unknown: the times of the steps add up to {productive_s:,.0f} s, and only {wall_s:,.0f} s "
-            "passed; check the unit of the printed step time"
+            f"goodput is unknown: the times of the steps add up to {stepped_s:,.0f} s{beside}, and only "
+            f"{wall_s:,.0f} s passed; check the unit of the printed step time"
         )
         return msgspec.structs.replace(known, unknown=text)
     speed = known.stepping_tokens_per_s
@@ -195,7 +202,7 @@ def _between(
             unfinished.append(_from_to(last + coarse_s, one.ended))
         else:
             unfinished.append(None if one.attempt in seen else _from_to(one.started, one.ended))
-        first = seen[after.attempt].first_at if after.attempt in seen else 0.0
+        first = seen[after.attempt].begun_at() if after.attempt in seen else 0.0
         restart.append(_from_to(one.ended, max(first, after.started or 0.0)))
     return _total(unfinished), _total(restart)
 

@@ -36,6 +36,9 @@ FIRST_RECORDS = 100
 """Where no dt is printed the pace comes from the marks: close ones for the first steps, then as sparse as elsewhere."""
 
 MAX_PENDING = 200_000
+
+_LINE_ENDS = (b"\n", b"\r", b"\b")
+
 RETRY_S = 5.0
 
 
@@ -43,8 +46,18 @@ class Intake:
     """The reading side of one run."""
 
     def __init__(
-        self, folder: RunFolder, spec: RunSpec, monitor: Monitor, facts: Facts, *, start: int, pids: tuple[int, ...]
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        monitor: Monitor,
+        facts: Facts,
+        *,
+        start: int,
+        pids: tuple[int, ...],
+        first_source: int | None = None,
     ) -> None:
+        """``start`` is where the first source begins; ``first_source`` which one the log is, for who knows better."""
+        self.name = folder.name
         self.facts = facts
         self.monitor = monitor
         self.log_path = Path(spec.log)
@@ -56,12 +69,15 @@ class Intake:
         self.waiting = 0  # records in it
         self.judged: list[Verdict] = []
         self.dirty = False
+        self.read_to: tuple[Mark, ...] | None = None  # how far, once nothing more will be
         self.more = False
+        self.halfway = False  # all that came the last time was a piece of one line
         self.grew_at: float | None = None
         self.bounds: deque[tuple[int, int, int]] = deque()
         marks = self._restore()
         self.restored = bool(marks)
-        self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=self._first_source())
+        first = self._first_source() if first_source is None else first_source
+        self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=first)
         if not self.restored:
             self.history.read_again(self.log.position()[0])
         self.space = LogSpace(self.log_path)
@@ -79,9 +95,10 @@ class Intake:
         """Read what is there (up to TURN_BYTES) and return the verdicts on it; ``more`` says whether to come again."""
         found: list[Verdict] = []
         taken = 0
-        self.more = False
+        self.more = self.halfway = False
         for chunk in self.log.read():
             self.grew_at = clock
+            self.halfway = taken == 0 and not any(end in chunk.data for end in _LINE_ENDS)
             found += self._feed(chunk.source, chunk.offset, chunk.data)
             taken += len(chunk.data)
             if taken >= TURN_BYTES:
@@ -130,7 +147,7 @@ class Intake:
         if not self.history.in_place():
             self.history.close()
             raise FolderError(f"{self.history.path} was removed or replaced; it is rebuilt from the log")
-        kept = self.log.marks()
+        kept = self.log.marks() if self.read_to is None else self.read_to
         self.monitor.forget_sources([mark.source for mark in kept])
         state = {
             "monitor": self.monitor.snapshot(),
@@ -148,6 +165,8 @@ class Intake:
         self.waiting = 0
         self.judged.clear()
         self.dirty = False
+        if self.history.left_out:
+            self.facts.note("records were left out that no database can hold; the log has their lines")
 
     def _catch_up(self) -> None:
         """Too much waits to be stored: judge on, keep nothing, and begin anew from the stored place once that helps.
@@ -168,12 +187,29 @@ class Intake:
             aside = set_aside(self.history.path)
             raise FolderError(f"{self.history.path} was damaged ({error}): moved to {aside}, rebuilt now") from error
 
-    def close(self) -> None:
-        """Store the rest and close everything; gives unused space back."""
+    def close(self) -> bool:
+        """Read no more, give unused space back and store the rest; True if all is stored now.
+
+        False: to be called again after ``RETRY_S``, until it is or nobody waits any longer; then comes ``give_up``.
+        FolderError: the next supervisor stores it.
+        """
+        if self.read_to is None:
+            self.read_to = self.log.marks()
+            self.log.close()  # or the space behind it cannot be given back, which the rest may need
+            self.space.release()
         self.commit(at_last=True)
+        if self.dirty:
+            return False
         self.history.close()
-        self.log.close()
-        self.space.release()
+        return True
+
+    def give_up(self) -> None:
+        """Say for good that not all is stored, after the last try to ``close``."""
+        self.facts.note(
+            f"not all of the log could be stored in {self.history.temporary or self.history.path}; "
+            f"`overnight reindex {self.name}` reads it again"
+        )
+        self.history.close()
 
     def _restore(self) -> tuple[Mark, ...]:
         data = self.history.load()

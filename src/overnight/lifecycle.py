@@ -93,8 +93,11 @@ def _judged(state: RunState, verdict: Verdict) -> Decision:
     if verdict.action not in ("stop", "terminate"):
         return Decision(state=state)
     save = verdict.action == "stop"
-    order = StopOrder(cause=verdict.rule, save=save, at=verdict.at or 0.0, text=verdict.text)
+    place = (verdict.source, verdict.offset, verdict.part) if verdict.offset >= 0 else None
+    order = StopOrder(cause=verdict.rule, save=save, at=verdict.at or 0.0, text=verdict.text, place=place)
     if state.state == "stopping" and state.order is not None:
+        if place is not None and (state.order.cause, state.order.place) == (order.cause, place):
+            return _told_again(state, state.order, order.text)
         if state.order.cause == "stall" and order.cause != "stall":
             return _overrule(state, msgspec.structs.replace(order, save=save and state.order.save))
         if not save and state.order.save:
@@ -103,6 +106,14 @@ def _judged(state: RunState, verdict: Verdict) -> Decision:
             return Decision(state=msgspec.structs.replace(state, order=kept), actions=(Reorder(order=kept),))
         return Decision(state=state)
     return _stop(state, order)
+
+
+def _told_again(state: RunState, order: StopOrder, text: str) -> Decision:
+    """Take over what is known by now of the record that has ended the run: a NaN does not wait for its step."""
+    if order.text == text:
+        return Decision(state=state)
+    kept = msgspec.structs.replace(order, text=text)
+    return Decision(state=msgspec.structs.replace(state, order=kept), actions=(Reorder(order=kept),))
 
 
 def _asked(state: RunState, request: Request) -> Decision:
@@ -194,15 +205,25 @@ def _ended_well(state: RunState, event: Ended, plan: Plan) -> Decision:
             text += f": {found.text}"
         return _again(state, event, plan, msgspec.structs.replace(found, text=text), otherwise="failed")
     if plan.steps is not None and not plan.folded:
-        at = "before its first step" if plan.last_step is None else f"at step {plan.last_step}"
         early = Finding(
-            cause="ended_early", text=f"exited 0 {at} of {plan.steps} planned", restartable=plan.last_step is not None
+            cause="ended_early", text=_early_words(state, event, plan), restartable=plan.last_step is not None
         )
         return _again(state, event, plan, early, otherwise="failed")
     text = "exited 0"
     if plan.steps is not None:
         text += f"; its steps went back on the way, so nobody can tell whether all {plan.steps} were made"
     return _end(state, "finished", "completed", text, event.exit)
+
+
+def _early_words(state: RunState, event: Ended, plan: Plan) -> str:
+    if plan.last_step is not None:
+        return f"exited 0 at step {plan.last_step} of {plan.steps} planned"
+    if state.reached is not None or event.reached is not None:  # another attempt's lines were read
+        return f"exited 0 before its first step of {plan.steps} planned"
+    return (
+        f"exited 0, but no progress line with a step was read, so nobody knows how far it came of {plan.steps} planned "
+        "steps: see `overnight read` and `--pattern`"
+    )
 
 
 def _again(state: RunState, event: Ended, plan: Plan, found: Finding, *, otherwise: State) -> Decision:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line.
 _GAINS: Final = 21
 
+# Lines behind the latest step: ranks that print out of turn are not so far apart.
+_FAR: Final = 10
+_MOST_BEGINS: Final = 16
+
 # A number this long is no step; it would fit neither into a float division nor into 64 bits of a snapshot.
 _STEP_LIMIT: Final = 2**53
 
@@ -41,7 +45,7 @@ _SCALARS: Final = (
     "_anchor_at",
     "_arrival_dt_s",
 )
-_LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None, "epoch": None}
+_LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None, "epoch": None, "_begins": ()}
 """Scalars too, with what they are in a snapshot of a version that did not know them."""
 
 _NEEDS_TOKENS: Final = "give --tokens-per-step or print tokens"
@@ -51,6 +55,7 @@ _NEEDS_PEAK: Final = "give --peak-tflops"
 _NEEDS_SHAPE: Final = "give --layers, --seq-len and --width"
 _NEEDS_PLAN: Final = "give --steps"
 _NEEDS_LINE: Final = "wait for a progress line"
+_NEEDS_NEXT: Final = "wait for the next progress line"
 _NEEDS_STEP: Final = "print the step"
 _NEEDS_LOSS: Final = "print the loss"
 _NEEDS_FINITE: Final = "no finite loss in the window"
@@ -79,7 +84,7 @@ class Meter:
     """Measures one run over all its attempts; ``add`` costs the same for the first record and the ten-millionth.
 
     Measured are train records of the lowest rank seen in the attempt (no rank counts as rank 0) that are not glued: a
-    number that touches its neighbour may be wrong by a factor. Evaluations change nothing.
+    number that touches its neighbour may be wrong by a factor. Evaluations and strange records change nothing.
 
     ``records`` counts them; ``step`` and ``loss`` are the latest printed; ``highest_step`` is of the whole run,
     ``first_step`` and ``last_step`` of this attempt. ``segment`` rises whenever the step falls: the program
@@ -94,6 +99,7 @@ class Meter:
         "_anchor_step",
         "_arrival_dt_s",
         "_attention",
+        "_begins",
         "_capacity",
         "_flops",
         "_gains",
@@ -141,6 +147,7 @@ class Meter:
         self.highest_epoch: float | None = None
         self.epoch: float | None = None
         self.fell_from: tuple[int, float | None] | None = None
+        self._begins: list[int] = []  # the first steps of this attempt's segments; replaced, never changed
 
     def add(self, record: Record) -> None:
         """Take in one record. Every statement here and in ``_pace`` runs once per log line of the night."""
@@ -162,6 +169,16 @@ class Meter:
             self.grad_norm_nonfinite += 1
         if epoch is not None and -inf < epoch < inf:
             self._reach(epoch)
+
+    def is_far_behind(self, record: Record) -> bool:
+        """Say whether a training record has a step where this attempt was long ago, and where none may begin anew.
+
+        A program that counts anew in each epoch falls to 0, 1 or the first step of an earlier segment.
+        """
+        step, last = record.step, self.last_step
+        if step is None or last is None or record.kind != "train":
+            return False
+        return 1 < step < last - _FAR * self.interval and step not in self._begins
 
     def follows(self, rank: int | None, step: int) -> bool:
         """Say whether a record of this rank and step would go on the segment."""
@@ -219,6 +236,8 @@ class Meter:
                 self.fell_from = (previous, self.epoch)
                 self.new_segment()
             self._anchor_step, self._anchor_at, self._arrival_dt_s = step, at, None
+            if step not in self._begins:
+                self._begins = [*self._begins[1 - _MOST_BEGINS :], step]
         arrived_s = self._arrival_dt_s
         self._previous_step = self.step = self.last_step = step
         if self.first_step is None:
@@ -240,6 +259,7 @@ class Meter:
         self.last_step = None
         self.epoch = None
         self._rank = None
+        self._begins = []
 
     @property
     def interval(self) -> int:
@@ -303,9 +323,10 @@ class Meter:
         elif name == "loss":
             needs = [waits or _NEEDS_LOSS]
         elif name == "loss_avg":
-            needs = [waits or (_NEEDS_LOSS if figures["loss"] is None else _NEEDS_FINITE)]
+            known = figures["loss"] is not None
+            needs = [waits or (_NEEDS_LOSS if not known else _NEEDS_NEXT if self._pace.empty else _NEEDS_FINITE)]
         elif name == "dt_s":
-            needs = [waits or _NEEDS_TIME]
+            needs = [waits or self._needs_time(figures)]
         elif name == "eta_s":
             no_step = _NEEDS_STEP if figures["step"] is None else None
             no_plan = _NEEDS_PLAN if self.figures.steps is None else None
@@ -322,7 +343,10 @@ class Meter:
         return "; ".join(need for need in needs if need)
 
     def _needs_time(self, figures: dict[str, float | None]) -> str | None:
-        return _NEEDS_TIME if figures["dt_s"] is None else None
+        """Return what would make the step time known: where the last line had one, the next line will do."""
+        if figures["dt_s"] is not None:
+            return None
+        return _NEEDS_NEXT if self._pace.empty and self._pace.prints_dt else _NEEDS_TIME
 
     def _needs_speed(self, figures: dict[str, float | None], waits: str | None) -> str:
         no_tokens = None if self.figures.tokens_per_step else _NEEDS_TOKENS
@@ -341,6 +365,7 @@ class Meter:
             setattr(self, name, state[name])
         for name, unknown in _LATER.items():
             setattr(self, name, state.get(name, unknown))
+        self._begins = list(self._begins)
         self._pace.restore(state)
         self._gains.clear()
         self._gains.extend(state["gains"])

@@ -133,8 +133,7 @@ class Monitor:
 
     def forget_sources(self, kept: Sequence[int]) -> None:
         """Drop the half lines of sources that are no longer followed."""
-        for source in set(self.tails) - set(kept):
-            del self.tails[source]
+        self.tails = {source: tail for source, tail in self.tails.items() if source in kept}
 
     def tick(self, moment: Moment) -> list[Verdict]:
         """Ask the rules that judge time."""
@@ -169,8 +168,8 @@ class Monitor:
 
     def reached(self) -> Reached | None:
         """Return how far the run has come, over all its attempts; None before the first step."""
-        meter = self.meter
-        return None if meter.highest_step is None else (meter.highest_epoch or 0.0, meter.highest_step)
+        highest = self.meter.highest_step
+        return None if highest is None else (self.meter.highest_epoch or 0.0, highest)
 
     def measure(self) -> Measure:
         """Return the figures of this moment."""
@@ -196,9 +195,8 @@ class Monitor:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a snapshot of a monitor that was built with the same readers and rules."""
         tails = {int(source): Tail.restore(one) for source, one in state["tails"]}
-        sniffer = Sniffer(self.make_readers())
+        sniffer, meter = Sniffer(self.make_readers()), Meter(self.figures, self.window)
         sniffer.restore(state["sniffer"])
-        meter = Meter(self.figures, self.window)
         meter.restore(state["meter"])
         attempt, segment, sick_since = state["attempt"], state["segment"], state["sick_since"]
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
@@ -224,7 +222,9 @@ class Monitor:
             reader = self.sniffer.settled
             # Of the type: what a plug-in has is asked for line by line, where it is guarded.
             read = None if self._calm is None or self._early.pending else getattr(type(reader), "block", None)
-            run = None if read is None else read(reader, block, place, start, at, source)
+            run = None  # how lines begin is learned one by one
+            if read is not None and self.sniffer.knows(block, place):
+                run = read(reader, block, place, start, at, source)
             if run is not None and len(run[0]) >= FEW:
                 self.sniffer.passed()
                 self._run(run[0], found)
@@ -242,10 +242,10 @@ class Monitor:
         entries: list[Entry] = []
         for line in lines:
             records = sniffer(line, at, source)
-            if not records:
-                self._hear(line.text)
             for record in records:
                 self._record(record, entries, found.verdicts)
+            if not records:
+                self._hear(line.text)
         if entries:
             found.pieces.append(entries)
 
@@ -258,8 +258,11 @@ class Monitor:
             found.pieces.append(entries)
 
     def _record(self, record: Record, entries: list[Entry], verdicts: list[Verdict]) -> None:
-        """Measure and judge one record. Every statement here runs once per log line of a night that is not calm."""
-        pending = None
+        """Measure and judge one record; every statement here runs once per log line of a night that is not calm."""
+        pending, loss = None, record.loss
+        odd = loss is not None and not -math.inf < loss < math.inf
+        if odd and not self._early.pending and self.meter.is_far_behind(record):
+            record = msgspec.structs.replace(record, strange=True, glued=True)
         if record.early or self._early.pending:
             if record.early:
                 self._early.hold(record, self.segment, self.sick_since, self._memories())
@@ -269,23 +272,20 @@ class Monitor:
             if pending is not None and pending.segment == self.segment:
                 self.sick_since = pending.sick_since
                 self._remember(pending.memories)
-        meter = self.meter
-        meter.add(record)
-        if record.kind != "train" or record.step is None or record.step != self._moved_to:
+        self.meter.add(record)
+        if (record.kind != "train" or record.step is None or record.step != self._moved_to) and not record.strange:
             self._moved_to = record.step
             self.moves += 1
             self.phase = None
-        if meter.segment != self.segment:
+        if self.meter.segment != self.segment:
             self._new_segment(record, verdicts)
         entries.append(Entry(record, self.attempt, self.segment))
-        for rule, memory in self._asked:  # anew for each record: a segment may have begun with it
-            verdict = rule(record, memory)
-            if verdict is not None:
-                verdicts.append(self._found(verdict))
+        self._judge(record, verdicts)
         if pending is not None and pending.segment == self.segment:
             self._judge_again(pending.since)
 
     def _judge(self, record: Record, verdicts: list[Verdict]) -> None:
+        """Ask the rules; anew for each record, for a segment may have begun with it."""
         for rule, memory in self._asked:
             verdict = rule(record, memory)
             if verdict is not None:
@@ -306,8 +306,8 @@ class Monitor:
         self._forget()
         if meter.fell_from is None:
             return
-        step, epoch = meter.fell_from
-        fall = Fall(step=step, epoch=epoch, first_step=meter.first_step or 0, interval=meter.interval)
+        fell, epoch = meter.fell_from
+        fall = Fall(step=fell, epoch=epoch, first_step=meter.first_step or 0, interval=meter.interval)
         for rule in self.segment_rules:
             verdict = rule.on_fall(record, fall, self.memories[rule.name])
             if verdict is not None:
@@ -364,7 +364,8 @@ class Monitor:
 
     def _found(self, verdict: Verdict) -> Verdict:
         if verdict.severity == "critical" and self.sick_since is None:
-            self.sick_since = verdict.step if verdict.step is not None else (self.meter.last_step or 0)
+            step, last = verdict.step, self.meter.last_step or 0  # a strange record's step may be any number
+            self.sick_since = last if step is None else min(step, last) if verdict.evidence.get("strange") else step
         return msgspec.structs.replace(verdict, attempt=self.attempt)
 
     def _forget(self) -> None:

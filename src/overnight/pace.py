@@ -193,6 +193,11 @@ class Pace:
         self._window.clear()
         self._counting.part()
 
+    @property
+    def empty(self) -> bool:
+        """Say whether nothing was taken in since the steps last went back or an attempt began."""
+        return not self._window
+
     def rolling(self) -> tuple[float | None, float | None, float | None]:
         """Return (dt, tokens per second, loss average) of the window, summed afresh so that no error piles up."""
         times = [dt for dt, _, _, _ in self._window if dt is not None]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from overnight.clocks import boot_clock
+from overnight.events import Exit
 from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.gauges import Gauges
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
     import subprocess  # imported where the report is begun: 2.4 MB that no night needs
 
 REPORT_S = 60.0
+"""Longer than the 50 s that the side process gives itself, so that it can say why and leave nothing behind."""
+
+TRIES = 2
 LOOK_S = 0.1
+AGAIN_S = 2.0
+UNWRITTEN_S = 1800.0
+"""How long an end that a full disk lets nobody see is offered to it again."""
+
 LONGEST_SLEEP_S = 20.0
 
 NOBODY = Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
@@ -56,45 +64,68 @@ class Parting:
         self.wake = wake
         self.obey = obey
 
-    def see_out(self, ended_at: float | None) -> None:
-        """Return when nothing is left to do; ``ended_at`` (seconds since the epoch) is when the last attempt ended."""
-        self.intake.close()  # and gives back the space that it kept ahead of the log: report and hooks may need it
+    def see_out(self, how: Exit | None) -> None:
+        """Return when nothing is left to do; ``how`` the last attempt ended, if there was one."""
+        ended_at = None if how is None else how.at
+        # It gives back the space that it kept ahead of the log, too: report and hooks may need it.
+        stored = self.intake.close()
         self.facts.sync()  # a hook may turn the machine off
         self.hooks.end()  # what is published says already which hooks are waited for
         self._publish()
         self._report(ended_at)
-        woke = NOBODY
+        woke, until = NOBODY, boot_clock() + UNWRITTEN_S
         while True:
             self.hooks.turn(boot_clock())
             self.obey(woke)
-            self._publish()
-            if not self.hooks.busy():
+            stored = stored or self._store(ended_at)
+            told = (self._publish() and stored) or boot_clock() >= until
+            if told and not self.hooks.busy():
                 break
-            wait_s = self.hooks.next_look_s(boot_clock())
-            woke = self.wake.sleep(LONGEST_SLEEP_S if wait_s is None else min(LONGEST_SLEEP_S, wait_s))
+            waits = [self.hooks.next_look_s(boot_clock()), None if told else AGAIN_S]
+            woke = self.wake.sleep(min([LONGEST_SLEEP_S, *(wait_s for wait_s in waits if wait_s is not None)]))
+        if not stored:
+            self.intake.give_up()
         self.facts.sync()
         self.folder.drop_ballast()
 
-    def _publish(self) -> None:
+    def _store(self, ended_at: float | None) -> bool:
+        """Try once more to store the last records (a full disk, a lock); then the report is made anew, of all."""
+        stored = self.intake.close()
+        if stored:
+            self.folder.report_html.unlink(missing_ok=True)
+            self._report(ended_at)
+        return stored
+
+    def _publish(self) -> bool:
         self.publisher.urgent = True
-        self.publisher.publish(self.gauges.now())
+        return self.publisher.publish(self.gauges.now())
 
     def _report(self, ended_at: float | None) -> None:
         """Let the report be made and wait for it; that there is none never changes how a run has ended."""
         if self.publisher.spec.report == "never" or self._made(ended_at):
             return
+        said = None
+        for _ in range(TRIES):  # once more if somebody has killed the one that makes it
+            said = self._make()
+            if said is None:
+                return
+        self.facts.note(f"the report could not be made: {said}; `overnight report {self.folder.name}` makes it")
+
+    def _make(self) -> str | None:
+        """Make the report; a sentence if it could not be."""
         process, said = _begin(self.folder)
+        if process is None:
+            return said
         until = boot_clock() + REPORT_S
-        while process is not None and process.poll() is None:
+        while process.poll() is None:
             if boot_clock() >= until:
                 process.kill()
-                said = f"it took longer than {REPORT_S:g} s"
-                break
+                process.wait()
+                return f"it took longer than {REPORT_S:g} s"
             self.obey(self.wake.sleep(LOOK_S))
-        if process is not None and process.poll():
-            said = said or f"it ended with {process.returncode}; {self.folder.supervisor_log} says why"
-        if said is not None:
-            self.facts.note(f"the report could not be made: {said}; `overnight report {self.folder.name}` makes it")
+        if process.returncode == 0:
+            return None
+        return f"it ended with {process.returncode}; {self.folder.supervisor_log} says why"
 
     def _made(self, ended_at: float | None) -> bool:
         """Say whether an earlier supervisor has made it already."""

@@ -70,17 +70,20 @@ class Publisher:
         """Return when ``turn`` wants to be called though nothing happens; None if it does not."""
         return max(0.0, self.at + self._every_s() - now) if self.moved else None
 
-    def publish(self, now_known: Now) -> None:
-        """Write the status now, if anything in it has changed."""
+    def publish(self, now_known: Now) -> bool:
+        """Write the status now, if anything in it has changed; False if it could not be: the next one will come."""
         status = self.status(now_known)
         compared = {name: value for name, value in status.items() if name not in MOVING}
         now = self.at = boot_clock()
         self.moved = False
         if compared == self.last and not self.urgent and now - self.written_at < HEARTBEAT_S:
-            return
+            return True
         self.last, self.urgent, self.written_at = compared, False, now
-        with contextlib.suppress(OSError):  # the next one will come; the journal has the truth
+        try:
             write_json(self.folder.status_json, status)
+        except OSError:  # the journal has the truth
+            return False
+        return True
 
     def _every_s(self) -> float:
         """Return how old the figures may become: little while everybody looks at the first steps."""

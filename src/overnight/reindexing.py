@@ -1,7 +1,8 @@
 """A run's metrics.db built anew from its log and its journal, by whom the lock allows it.
 
 The same intake reads as in the night, in a folder of its own; only the finished file is put in place of the old one.
-Sources that cannot be read any more (a log that was truncated, rotated or replaced) are kept as they were stored.
+Sources that cannot be read any more (a log that was truncated, rotated or replaced) are kept as they were stored; if
+that is the newest one, there is nothing to build.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from overnight.asked import in_force, read_asked
 from overnight.errors import FolderError, UsageError
 from overnight.facts import Facts
 from overnight.folder import RunFolder, encode_json, read_journal, read_json, sync_directory
+from overnight.history.completeness import Place, holds, stored_place
 from overnight.history.reading import open_to_read
-from overnight.history.store import History
+from overnight.history.store import History, make_private
 from overnight.history.views import Views
 from overnight.intake import Intake
 from overnight.monitor import Monitor
@@ -37,17 +39,22 @@ TAILS = ("-wal", "-shm", "-journal")
 
 
 class Rebuilt(NamedTuple):
-    """What was built: records in all, those kept of sources that are gone, and verdicts."""
+    """What was built: records in all, those kept of sources that are gone, and verdicts.
+
+    ``lost``: so many fewer than were stored of what was read again: the log was edited, or a reader has learned.
+    """
 
     records: int
     kept: int
     verdicts: int
+    lost: int
 
 
 def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
     """Build metrics.db of an ended run anew; ``log`` is where its log lies now, if that is elsewhere.
 
-    FolderError if the log is gone or nothing can be written, UsageError if the run is live; the old file stays then.
+    FolderError if the log is gone, does not hold any more what was read of it, or nothing can be written; UsageError
+    if the run is live. The old file stays then.
     """
     asked = read_asked(folder)
     spec = in_force(folder)
@@ -71,7 +78,7 @@ def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
     try:
         place.create()
         found = _Build(folder, place).read(msgspec.structs.replace(spec, log=str(path)), asked.log_start)
-        _put_in_place(place.metrics_db, folder.metrics_db)
+        put_in_place(place.metrics_db, folder.metrics_db)
     except (OSError, sqlite3.Error) as error:
         raise FolderError(
             f"{folder.metrics_db} cannot be built anew ({error}); it was left as it is: check the disk and try again"
@@ -94,6 +101,16 @@ def has_ended(folder: RunFolder) -> bool:
     return ended if known else (read_json(folder.status_json) or {}).get("state") in ENDED
 
 
+class _Sheet(NamedTuple):
+    """Some records that are stored: where they begin, how many, their segments, and where the last one begins."""
+
+    place: tuple[int, int]
+    records: int
+    first: int
+    last: int
+    last_offset: int
+
+
 class _Build:
     """One metrics.db in the making, in the folder ``place``."""
 
@@ -101,22 +118,27 @@ class _Build:
         self.folder = folder
         self.place = place
         self.told: set[tuple[Any, ...]] = set()
-        marks = 0
+        self.marked: tuple[int, int] | None = None  # the last place that the journal names
         with place.journal.open("wb") as journal:
             for fact in read_journal(folder.journal):
                 if fact["fact"] == "mark":
-                    marks += 1
                     journal.write(encode_json(fact))
+                    with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand
+                        self.marked = max(self.marked or (0, 0), (int(fact["source"]), int(fact["offset"])))
                 elif fact["fact"] == "verdict":
                     self.told.add(tuple(fact.get(name) for name in KEY))
-        self.journal_kept = marks > 0
+        self.journal_kept = self.marked is not None
+        self.place_before = None
+        with contextlib.suppress(ValueError):
+            self.place_before = stored_place(folder.metrics_db)
         self.sheets = self._copy()
 
-    def _copy(self) -> list[tuple[tuple[int, int], int, int, int]]:
-        """Copy what is stored, without the state; return (place, records, first, last segment) of its sheets."""
+    def _copy(self) -> list[_Sheet]:
+        """Copy what is stored, without the state; return its sheets in short."""
         if not self.folder.metrics_db.is_file():
             return []
         try:
+            make_private(self.place.metrics_db)
             with (
                 closing(open_to_read(self.folder.metrics_db)) as old,
                 closing(sqlite3.connect(self.place.metrics_db)) as new,
@@ -128,7 +150,13 @@ class _Build:
             History(self.place.metrics_db).close()
             with Views(self.place.metrics_db) as views:
                 return [
-                    ((one.key.source, one.offset), one.count, one.runs[0].segment, one.runs[-1].segment)
+                    _Sheet(
+                        (one.key.source, one.offset),
+                        one.count,
+                        one.runs[0].segment,
+                        one.runs[-1].segment,
+                        one.last_offset,
+                    )
                     for one in views.sheets()
                 ]
         except (sqlite3.Error, FolderError):  # damaged: there is nothing to be kept
@@ -138,12 +166,12 @@ class _Build:
 
     def read(self, spec: RunSpec, start: int) -> Rebuilt:
         """Read the log to its end as a supervisor would."""
+        source = self._source_of(Path(spec.log))
         facts = Facts(self.place)
         monitor = make_monitor(spec, facts.note)
-        intake = Intake(self.place, spec, monitor, facts, start=start, pids=())
+        intake = Intake(self.place, spec, monitor, facts, start=start, pids=(), first_source=source)
         try:
             first = intake.log.position()[0]
-            kept = sum(count for place, count, _, _ in self.sheets if place[0] < first)
             intake.bounds.extend(self._bounds(monitor, first))
             intake.read(clock=0.0)
             while intake.more:
@@ -158,7 +186,34 @@ class _Build:
             intake.history.close()
             intake.log.close()
             facts.journal.close()
-        return self._count(kept)
+        return self._count(first)
+
+    def _source_of(self, log: Path) -> int | None:
+        """Return which source the log is; None if nothing of it is stored, so that nothing can be lost.
+
+        FolderError if it does not hold any more what was read of it: that stays as it is stored.
+        """
+        size = log.stat().st_size
+        known = self.place_before
+        named = [one[0] for one in (self.marked, known) if one is not None]
+        newest = max([*named, *(one.place[0] for one in self.sheets)], default=0)
+        mine = [one.last_offset for one in self.sheets if one.place[0] == newest]
+        if known is None or known.source != newest:
+            known = Place(newest, max(mine, default=-1) + 1, b"")
+        wrong = None
+        if size == 0 and (self.sheets or self.marked):
+            wrong = "is empty"
+        elif mine and size < max(known.offset, *mine):
+            wrong = f"is shorter than it was, {size:,} bytes of {max(known.offset, *mine):,}"
+        elif mine and not holds(log, known):
+            wrong = "holds other lines now than those that were read"
+        if wrong is not None:
+            records = sum(one.records for one in self.sheets)
+            raise FolderError(
+                f"the log {log} {wrong}; {self.folder.metrics_db} was left as it is, with its {records:,} records: "
+                "say with --log where the whole log lies"
+            )
+        return newest if mine else None
 
     def _bounds(self, monitor: Monitor, first: int) -> list[tuple[int, int, int]]:
         """Return where each attempt begins, and let segments go on counting behind sources that are kept."""
@@ -170,18 +225,20 @@ class _Build:
             except (FolderError, msgspec.ValidationError):
                 continue
         begins.sort(key=lambda one: one[2])
-        before = [one for one in self.sheets if one[0][0] < first]
+        before = [one for one in self.sheets if one.place[0] < first]
         if before:
-            again = min((one for one in self.sheets if one[0][0] >= first), default=None)
-            monitor.meter.segment = max(one[3] for one in before) if again is None else again[2] - 1
+            again = min((one for one in self.sheets if one.place[0] >= first), default=None)
+            monitor.meter.segment = max(one.last for one in before) if again is None else again.first - 1
             begun = [one for one in begins if one[0] < first]
             begins = [*begun[-1:], *(one for one in begins if one[0] >= first)]
             if again is not None:  # attempts that began before its first line begin with it
-                early = [one for one in begins if one[:2] <= again[0]]
+                early = [one for one in begins if one[:2] <= again.place]
                 begins = [*early[-1:], *begins[len(early) :]]
         return begins or [(0, 0, 1)]
 
-    def _count(self, kept: int) -> Rebuilt:
+    def _count(self, first: int) -> Rebuilt:
+        kept = sum(one.records for one in self.sheets if one.place[0] < first)
+        again = sum(one.records for one in self.sheets) - kept
         with closing(sqlite3.connect(self.place.metrics_db)) as db:
             if self.journal_kept:  # what other rules would have said that night was never told
                 this_one = " AND ".join(f"{name} = ?" for name in KEY)
@@ -192,14 +249,15 @@ class _Build:
                 "SELECT (SELECT count(*) FROM records) + (SELECT coalesce(sum(records), 0) FROM chunks)"
             ).fetchone()[0]
             verdicts = db.execute("SELECT count(*) FROM verdicts").fetchone()[0]
-        return Rebuilt(records, kept, verdicts)
+        return Rebuilt(records, kept, verdicts, max(0, again - (records - kept)))
 
 
-def _put_in_place(new: Path, old: Path) -> None:
-    """Rename onto the old file. A write-ahead log that it left would be taken for the new file's: it goes first."""
-    if Path(f"{old}-wal").exists():
-        # Folded into the old file, which is whole if this is cut short.
+def put_in_place(new: Path, old: Path) -> None:
+    """Rename onto the old file. A journal that it left would be taken for the new file's: it goes first."""
+    if any(Path(f"{old}{tail}").exists() for tail in TAILS):
+        # Folded into the old file, or undone in it, which is whole then if this is cut short.
         with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(old)) as db:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with new.open("rb+") as stream:
         os.fsync(stream.fileno())

@@ -36,16 +36,26 @@ FILE = re.compile(
 PLACE = re.compile(r"ckpt|checkpoint|^step|^epoch|^iter|global_step", re.IGNORECASE)
 UNFINISHED = re.compile(r"^\.|\.tmp$|\.part$|\.incomplete$|~$|^tmp|\.tmp\.", re.IGNORECASE)
 NUMBER = re.compile(r"\d+")
+OF_STEP = re.compile(r"(?:step|iter|iteration)s?[-_=]?$", re.IGNORECASE)
+OF_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)s?[-_=]?$", re.IGNORECASE)
+SUFFIX = re.compile(r"\.h(?:df)?5$", re.IGNORECASE)
+LEAST_STEP = 10
+"""Before the log has come so far, a small number in a name may well be the step."""
 
 
 class Save(NamedTuple):
-    """One finished save: its path (the folder where the checkpoint is one), the step in its name, seconds it took."""
+    """One finished save: its path (the folder where the checkpoint is one), the number in its name, seconds it took.
+
+    ``told`` is what its name says of the number ("step", "epoch" or None), ``opened`` when its newest file was begun.
+    """
 
     path: str
-    step: int | None
+    number: int | None
+    told: str | None
     seconds: float
     began: float
     ended: float
+    opened: float
 
 
 class Saves:
@@ -62,6 +72,7 @@ class Saves:
         self.began: float | None = None
         self.ended: float | None = None
         self.path: str | None = None
+        self.opened_at: float | None = None  # when the newest of its files was begun, as far as that was told
         self.noise: dict[int, int] = {}
         self.opened: set[str] = set()  # and the two below: files whose end may still be told
         self.early: set[str] = set()
@@ -114,7 +125,7 @@ class Saves:
     def disregard(self, before: float) -> None:
         """Forget what was begun up to ``before``; nor will the end of a file that is early be taken for a save."""
         if self.began is not None and self.began <= before:
-            self.began = self.ended = self.path = None
+            self.began = self.ended = self.path = self.opened_at = None
         self.disregarded |= self.early
         self.early.clear()
 
@@ -174,6 +185,9 @@ class Saves:
             return  # nobody writes through a new name for an old file, so that no end of it would be told
         if self.began is None:
             self.began = now
+        # Who writes over an old file makes none, and who renames one has made it before.
+        if not over or self.opened_at is None or (mask & flags.CLOSE_WRITE and path not in self.opened):
+            self.opened_at = now
         if over:
             self.opened.discard(path)
             self.ended = now
@@ -199,12 +213,13 @@ class Saves:
     def _finished(self, now: float, *, quiet_s: float) -> Save | None:
         if self.began is None or self.ended is None or now - self.ended < quiet_s:
             return None
-        began, ended, path = self.began, self.ended, self.path
-        self.began = self.ended = self.path = None
+        began, ended, path, opened = self.began, self.ended, self.path, self.opened_at
+        self.began = self.ended = self.path = self.opened_at = None
         if path is None:
             return None
-        numbers = NUMBER.findall(os.path.basename(path))
-        return Save(path, int(numbers[-1]) if numbers else None, ended - began, began, ended)
+        return Save(
+            path, *number_in(os.path.basename(path)), ended - began, began, ended, ended if opened is None else opened
+        )
 
     def _watch(self, path: str, depth: int) -> None:
         name = os.path.basename(path)
@@ -227,6 +242,41 @@ class Saves:
                         self._watch(entry.path, depth + 1)
         except OSError:
             return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
+
+
+def number_in(name: str) -> tuple[int | None, str | None]:
+    """Return the number in the name of a checkpoint and what it counts ("step", "epoch"), as far as the name says.
+
+    Of several numbers the one that is called a step, else the one that is called an epoch, else the last.
+    """
+    last: int | None = None
+    told: dict[str, int] = {}
+    for found in NUMBER.finditer(SUFFIX.sub("", name)):
+        last, before = int(found[0]), name[: found.start()]
+        if OF_STEP.search(before):
+            told["step"] = last
+        elif OF_EPOCH.search(before):
+            told["epoch"] = last
+    for what in ("step", "epoch"):
+        if what in told:
+            return told[what], what
+    return last, None
+
+
+def step_of(save: Save, reached: int | None, before: int | None) -> int | None:
+    """Return the step that a save is of: the number in its name if that fits, else what the log had ``reached``.
+
+    A number far below that, which rises by no more than one from save to save, counts epochs (or the places of a
+    rotation). ``before`` is the number of the save before, None for the first one.
+    """
+    number = save.number
+    if number is None or save.told == "epoch":
+        return reached
+    if save.told == "step" or reached is None or reached < LEAST_STEP:
+        return number
+    if before is None:
+        return reached if 10 * number <= reached else number
+    return reached if number - before <= 1 and 2 * number <= reached else number
 
 
 def looks_like_save(path: str) -> bool:
@@ -292,6 +342,9 @@ class SaveWatch:
         self.silences = Silences()
         self.saved = saved
         self.without_step_at: float | None = None
+        self.reached_at: float | None = None  # the beginning of a file that ``reached``, the step, belongs to
+        self.reached: int | None = None
+        self.number: int | None = None
 
     def saving(self) -> bool:
         """Say whether a save was begun and is not over yet."""
@@ -311,11 +364,15 @@ class SaveWatch:
         else:
             self.without_step_at = now
             self.silences.pause()
+        self.saves.absorb(now)
+        self._note_step(step)
         save = self.saves.look(now, at_last=at_last)
         if save is not None and stepping:
             self.silences.saved(save)
-            named = save.step if save.step is not None else step
-            self.saved(seconds=save.seconds, path=save.path, step=named)
+            reached = self.reached if save.opened == self.reached_at else step
+            self.saved(seconds=save.seconds, path=save.path, step=step_of(save, reached, self.number))
+            self.number = save.number if save.number is not None else self.number
+        self._note_step(step)
         for seconds in self.silences.around_saves():
             self.saved(seconds=seconds)
         if not stepping:
@@ -324,6 +381,12 @@ class SaveWatch:
             self.saves.disregard(now)
             self.silences.pause()
         return save is not None
+
+    def _note_step(self, step: int | None) -> None:
+        """Remember how far the log had come when a file of a save was begun: it goes on while that is written."""
+        at = self.saves.opened_at
+        if at is not None and at != self.reached_at:
+            self.reached_at, self.reached = at, step
 
     def _step_seen(self) -> None:
         before, self.without_step_at = self.without_step_at, None

@@ -134,6 +134,7 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
     return {
         "step": measure.step,
         "steps": spec.steps,
+        "epoch": monitor.meter.epoch,
         "loss": measure.loss,
         "loss_avg": measure.loss_avg,
         "dt": measure.dt_s,

@@ -14,6 +14,8 @@ from itertools import accumulate, compress, pairwise
 from operator import mul, ne, sub
 from typing import Protocol
 
+from overnight.counting import Counting
+
 SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
 """The series of which use is made, where they are printed."""
 
@@ -71,6 +73,10 @@ class Records(Protocol):
     def kept(self) -> int:
         """How many of them count, from the first."""
 
+    @property
+    def per_device(self) -> bool:
+        """Whether printed rates are of one device."""
+
 
 class Sums:
     """Steps, seconds and tokens of one attempt, either those that count or those that were lost.
@@ -118,13 +124,23 @@ class Sums:
 
 
 class AttemptSums:
-    """What one attempt did. ``first_at`` and ``last_at`` are the arrivals of its first and last step, 0: unknown."""
+    """What one attempt did. ``first_at`` and ``last_at`` are the arrivals of its first and last step, 0: unknown.
+
+    Its first line came when ``first_gain`` steps were done, which took ``first_s`` (NaN: not printed).
+    """
 
     def __init__(self) -> None:
         self.kept, self.lost = Sums(), Sums()
+        self.first_gain = 0.0
+        self.first_s = math.nan
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.first_at = self.last_at = 0.0
+
+    def begun_at(self) -> float:
+        """Return when its first step began, at the latest; 0 where nobody knows."""
+        took_s = self.first_s if math.isfinite(self.first_s) else self.first_gain * (self.usual_s() or 0.0)
+        return max(0.0, self.first_at - max(0.0, took_s))
 
     def usual_s(self) -> float | None:
         """Return the seconds per step below which half of the steps were done, by arrivals; None if they say nothing.
@@ -147,20 +163,24 @@ Column = Sequence[float] | float | None
 class Stepping:
     """Goes through the records once. ``attempts`` holds what each attempt did, once it was closed.
 
-    ``tokens_per_step`` was given, for all devices; ``rate_factor`` is what a printed rate is multiplied with.
+    ``tokens_per_step`` was given, for all ``devices``, with whose number a printed rate of one of them is multiplied.
+    Whether tokens printed with a step are a counter is decided as in the meter, by the same lines.
     """
 
-    def __init__(self, tokens_per_step: float | None = None, rate_factor: int = 1) -> None:
+    def __init__(self, tokens_per_step: float | None = None, devices: int = 1) -> None:
         self.tokens_per_step = tokens_per_step
-        self.rate_factor = rate_factor
+        self.devices = devices
         self.attempts: dict[int, AttemptSums] = {}
         self.no_steps = False
+        self._counting = Counting()
+        self._held: list[Records] = []  # until it is known whether their tokens are a counter
         self._segment: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._last: float | None = None  # the step of the record before
         self._total: float | None = None  # its running count of tokens
+        self._counted: float | None = None  # its printed tokens, where those are a counter
         self._first: tuple[float, float, float, bool] | None = None  # the first record, until its gain is known
         self._interval: float | None = None
         self._mark: tuple[float, float] | None = None  # the last arrival that was new, and the step then
@@ -172,11 +192,39 @@ class Stepping:
             self.close()
             self._segment = key
             self._begin()
+        if self._counting.totals is not None or not stretch.columns.get("tokens"):
+            self._release()
+            self._take(stretch)
+            return
+        self._held.append(stretch)
+        if self._ask(stretch):
+            self._release()
+
+    def _ask(self, stretch: Records) -> bool:
+        """Find out whether printed tokens are a counter, as early as it can be; say False to wait for more."""
+        counting, absent = self._counting, stretch.steps.missing
+        for row, tokens in enumerate(stretch.columns["tokens"].values):
+            if not 0 < tokens < math.inf:
+                counting.pause()
+                continue
+            step = stretch.steps.values[row]
+            known = math.isfinite(step) and not (absent is not None and absent[row])
+            counting.counts(int(step) if known else None, tokens, None, (0.0, 0.0))
+            if counting.totals is not None:
+                return True
+        return not counting.rows
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for one in held:
+            self._take(one)
+
+    def _take(self, stretch: Records) -> None:
         steps, gains, rows = _risen(stretch.steps, self._last)
         if not len(steps):
             self.no_steps = self.no_steps or len(stretch.at) > 0
             return
-        attempt = self.attempts.setdefault(key[0], AttemptSums())
+        attempt = self.attempts.setdefault(stretch.span.attempt, AttemptSums())
         attempt.first_step = int(steps[0]) if attempt.first_step is None else attempt.first_step
         attempt.last_step = int(steps[-1])
         at = stretch.at if rows is None else [stretch.at[row] for row in rows]
@@ -198,6 +246,8 @@ class Stepping:
 
     def close(self) -> None:
         """Count the first record of the segment that is over: it stands for as many steps as lie between two lines."""
+        self._release()
+        self._counting.part()
         if self._first is None or self._segment is None:
             return
         step, dt, tokens, kept = self._first
@@ -206,6 +256,8 @@ class Stepping:
         if step <= 0 or (step % gain and (step + 1) % gain):
             gain = 1.0
         attempt = self.attempts[self._segment[0]]
+        if not attempt.first_gain:
+            attempt.first_gain, attempt.first_s = gain, gain * dt
         (attempt.kept if kept else attempt.lost).add([gain], [dt], [tokens])
 
     def _learn(self, gains: Sequence[float]) -> None:
@@ -216,22 +268,46 @@ class Stepping:
 
     def _tokens(self, stretch: Records, rows: Rows, gains: Sequence[float], dt: Sequence[float] | None) -> Column:
         """Return the tokens of one step; printed ones lead, as in the meter."""
-        printed = _column(stretch, "tokens", rows)
-        if printed is not None or self.tokens_per_step is not None:
-            return self.tokens_per_step if printed is None else printed
-        totals = _column(stretch, "tokens_total", rows)
+        given = self.tokens_per_step
+        printed, totals = _column(stretch, "tokens", rows), _column(stretch, "tokens_total", rows)
+        if printed is not None and self._counting.totals:
+            totals = printed if totals is None else totals
+            end = self._counted_to(printed, gains)
+            if end < len(printed):  # no counter after all
+                known = self._gained(totals[:end], gains) if given is None else [given] * end
+                return [*known, *printed[end:]]
+        elif printed is not None:
+            return printed if given is None else [one if 0 < one < math.inf else given for one in printed]
+        if given is not None:
+            return given
         if totals is not None:
-            before = [math.nan if self._total is None else self._total, *totals[:-1]]
-            self._total = totals[-1]
-            triples = zip(totals, before, gains, strict=True)
-            found = [(now - was) / gain if gain > 0 else math.nan for now, was, gain in triples]
-            if math.isnan(found[0]) and len(found) > 1:
-                found[0] = found[1]  # what the first of a segment adds nobody can tell: as much as the next
-            return found
+            return self._gained(totals, gains)
         rates = _column(stretch, "tokens_per_s", rows)
         if rates is None or dt is None:
             return None
-        return [rate * each * self.rate_factor for rate, each in zip(rates, dt, strict=True)]
+        devices = self.devices if stretch.per_device else 1
+        return [rate * each * devices for rate, each in zip(rates, dt, strict=True)]
+
+    def _counted_to(self, printed: Sequence[float], gains: Sequence[float]) -> int:
+        """Return how many of the numbers are of a counter: up to the first that fails to rise with the step."""
+        before = [math.nan if self._counted is None else self._counted, *printed[:-1]]
+        self._counted = printed[-1]
+        rows = enumerate(zip(printed, before, gains, strict=True))
+        end = next((row for row, (now, was, gain) in rows if gain > 0 and now <= was), None)
+        if end is not None:
+            self._counting.totals = False
+        return len(printed) if end is None else end
+
+    def _gained(self, totals: Sequence[float], gains: Sequence[float]) -> list[float]:
+        """Return the tokens per step since the record before, by a counter."""
+        before = [math.nan if self._total is None else self._total, *totals[:-1]]
+        triples = zip(totals, before, gains, strict=False)
+        found = [(now - was) / gain if gain > 0 else math.nan for now, was, gain in triples]
+        if found:
+            self._total = totals[-1]
+        if len(found) > 1 and math.isnan(found[0]):
+            found[0] = found[1]  # what the first of a segment adds nobody can tell: as much as the next
+        return found
 
     def _arrive(self, attempt: AttemptSums, steps: Sequence[float], at: Sequence[float], kept: int) -> None:
         """Note the paces between arrivals: many records share one, and only the next tells how long they took."""

@@ -340,6 +340,7 @@ class Stopping:
             "text": self.order.text,
             "now": self.order.now,
             "by": self.order.by,
+            "place": self.order.place,
             "began": self.ladder.began,
             "rung": self.ladder.rung,
             "talks": self.ladder.talks,
@@ -365,6 +366,8 @@ class Stopping:
 
 def read_order(written: dict[str, Any]) -> StopOrder:
     """Return the order that a stop.json carries; KeyError, TypeError or ValueError if somebody has edited it."""
+    place = written.get("place")
+    source, offset, part = (0, 0, 0) if place is None else map(int, place)
     return StopOrder(
         cause=str(written["cause"]),
         save=bool(written["save"]),
@@ -372,6 +375,7 @@ def read_order(written: dict[str, Any]) -> StopOrder:
         text=str(written.get("text") or ""),
         now=bool(written.get("now")),
         by=str(written.get("by") or "rule"),
+        place=None if place is None else (source, offset, part),
     )
 
 

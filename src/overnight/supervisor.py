@@ -34,6 +34,7 @@ from overnight.events import Exit, Request, Verdict
 from overnight.facts import Facts, complain
 from overnight.folder import RunFolder, utc
 from overnight.gauges import Gauges
+from overnight.history.completeness import behind
 from overnight.hooks import Hooks
 from overnight.inbox import Inbox
 from overnight.intake import Intake
@@ -151,6 +152,7 @@ class Supervisor:
             self.wake.watch_folder(self.folder.hooks)
         self.slept_s: float | None = None
         self.moment: Moment | None = None  # of this turn, once the rules were asked
+        self.due_at = 0.0  # when the next whole turn is due; 0 while one is going on
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -160,22 +162,18 @@ class Supervisor:
         self.wake.watch_folder(self.folder.inbox)
         self.facts.say("supervisor", pid=os.getpid(), owner=self.owner.number, adopting=self.adopting)
         if self.reboot.over(self.monitor.state):
-            if not self.intake.restored:  # metrics.db was deleted: it is rebuilt
+            if not self.intake.restored or behind(self.folder):  # metrics.db was deleted, or a disk was full
                 self._read_all()
             self.attempts.close(self.monitor)
         else:
             self._begin()
             # As if by the timer: what happened while no supervisor lived has not been told to this one.
             self.turn(NOBODY)
-        while not self._over():
+        while not self.monitor.state.ended:
             self.slept_s = self._timeout_s()
             self.turn(self.wake.sleep(self.slept_s))
-        how = self.monitor.state.exit
-        self.parting.see_out(None if how is None else how.at)
+        self.parting.see_out(self.monitor.state.exit)
         return OVER
-
-    def _over(self) -> bool:
-        return self.monitor.state.ended
 
     def _begin(self) -> None:
         """Find the way back into the run: its first start, a stop that was under way, the time after a reboot."""
@@ -194,7 +192,7 @@ class Supervisor:
                 self.monitor.state = stopping_again(self.monitor.state, resumed)
         if self.standing.ended_before is not None and attempt is not None:
             self._close_attempt(attempt, self.standing.ended_before)
-        if self.reboot.happened() and not self._over():
+        if self.reboot.happened() and not self.monitor.state.ended:
             self._happen(Rebooted())
         if self.reboot.returning(self.monitor.state):
             self._read_all()
@@ -208,8 +206,11 @@ class Supervisor:
             raise Owned("a later supervisor has taken the run over")
         self.progress.tick(self.slept_s)
         self.moment = None
-        if self._placed():
+        if placed := self._placed():
             self._read()
+        if placed and self.intake.halfway and woke.by_log and boot_clock() < self.due_at:
+            return  # half a line: unbuffered programs write its end apart, a moment later
+        self.due_at = 0.0
         self.attempts.look(woke, self.intake.grew_at)
         self._obey(woke)
         self._ask_time()
@@ -229,6 +230,8 @@ class Supervisor:
 
     def _timeout_s(self) -> float:
         now = boot_clock()
+        if self.due_at:
+            return max(0.0, self.due_at - now)
         waits: list[float | None] = [NETWORK_TIMER_S if self.intake.network else TIMER_S]
         if self.intake.more:
             waits.append(0.0)
@@ -248,7 +251,9 @@ class Supervisor:
             self.publisher.next_turn_s(now),
             self.hooks.next_look_s(boot_clock()),
         ]
-        return min(wait for wait in waits if wait is not None)
+        wait_s = min(wait for wait in waits if wait is not None)
+        self.due_at = now + wait_s
+        return wait_s
 
     # -- 2. the log --------------------------------------------------------------------------------------------------
 
@@ -266,7 +271,8 @@ class Supervisor:
         if verdict.attempt == self.monitor.state.attempt:
             self._happen(verdict)
         if not known and verdict.action != "note":
-            self._tell("limit_ahead" if verdict.evidence.get("ahead") else "verdict", verdict=verdict_line(verdict))
+            ahead, line = verdict.evidence.get("ahead"), verdict_line(verdict)
+            self.hooks.tell("limit_ahead" if ahead else "verdict", boot_clock(), verdict=line)
         if not known and verdict.rule == "stall" and verdict.action == "alert":
             self.attempts.dump(verdict.text)
 
@@ -319,7 +325,7 @@ class Supervisor:
         self._happen(Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck))
         self.attempts.close(self.monitor, finding)
         if self.monitor.state.state == "backoff":
-            self._tell("restart", **self.attempts.why_again())
+            self.hooks.tell("restart", boot_clock(), **self.attempts.why_again())
 
     def _read_all(self) -> None:
         """Read the log to its end and store it: once the end is a fact nobody reads it again."""
@@ -362,16 +368,13 @@ class Supervisor:
             if action.hint is not None:
                 self.facts.note(action.hint)
 
-    def _tell(self, event: str, **details: object) -> None:
-        self.hooks.tell(event, boot_clock(), **details)
-
     # -- 7. storing --------------------------------------------------------------------------------------------------
 
     def _store(self) -> None:
         moved, told = self.storing.turn(boot_clock()), self.hooks.turn(boot_clock())
         self.publisher.urgent = self.publisher.urgent or told or self.watching.saved
         self.watching.saved = False
-        if not self._over():  # what is published then says already which hooks are waited for
+        if not self.monitor.state.ended:  # what is published then says already which hooks are waited for
             self.publisher.turn(self.gauges, moved=moved)
 
 

@@ -56,8 +56,13 @@ def _at_once(items: Sequence[Item], look: Callable[[Item], Seen]) -> list[Seen]:
 
     # Daemons: whoever leaves with Ctrl-C does not wait for a disk that does not answer.
     threads = [Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(items)))]
+    started = []
     for thread in threads:
-        thread.start()
-    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError:  # no more processes for this user: those that are there do it, or the caller itself
+            break
+        started.append(thread)
+    for thread in started:
         thread.join()
     return [found[at] if at in found else look(item) for at, item in enumerate(items)]

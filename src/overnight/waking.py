@@ -35,6 +35,11 @@ class Woke(NamedTuple):
         """Say whether nothing was told: the moment to look at everything, in case something was missed."""
         return not (self.log or self.names or self.exits or self.signals)
 
+    @property
+    def by_log(self) -> bool:
+        """Say whether the log alone has grown."""
+        return self.log and not (self.names or self.exits or self.signals)
+
 
 class Wake:
     """One place to sleep. ``watch_*`` and ``watch_process`` may be called at any time and are idempotent."""

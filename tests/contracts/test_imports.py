@@ -16,7 +16,8 @@ import overnight
 ROOT = Path(overnight.__file__).parent
 PURE = (
     "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail "
-    "ladder causes traces symptoms folding goodput stepping batches calm earliness pace counting"
+    "ladder causes traces symptoms folding goodput stepping batches calm earliness pace counting "
+    "screen bars printable"
 ).split()
 IMPURE = {"os", "time", "subprocess", "sqlite3", "socket", "threading", "pathlib"}
 IMPLEMENTATIONS = ("overnight.readers.", "overnight.rules.", "overnight.engines.")

@@ -44,7 +44,7 @@ def test_every_stage_holds(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert re.findall(r"^(\d)\. ", done.stdout, re.MULTILINE) == list("12345678")
+    assert re.findall(r"^(\d)\. ", done.stdout, re.MULTILINE) == list("123456789")
     assert "FAILED" not in done.stdout
     assert f"export OVERNIGHT_HOME={tmp_path}/new/home" in done.stdout
     too_wide = [line for line in done.stdout.splitlines() if len(line) > 80 and str(tmp_path) not in line]

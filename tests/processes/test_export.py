@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import math
+import os
 import sqlite3
+import stat
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -124,7 +128,7 @@ def test_without_pyarrow_one_sentence_says_what_to_install(run: Path, overnight:
     said = overnight("export", "night", "--to", "parquet", "-o", "out.parquet")
     assert said.returncode == 2
     assert said.stderr.count("\n") == 1
-    assert "overnight[parquet]" in said.stderr
+    assert "`pip install pyarrow`" in said.stderr
     assert not (runs.work / "out.parquet").exists()
 
 
@@ -150,7 +154,7 @@ def test_a_file_is_published_whole_or_not_at_all(run: Path, overnight: Overnight
     [
         (("night", "--to", "parquet"), 2, "-o FILE"),
         (("night", "--to", "csv", "-o", "."), 2, "folder"),
-        (("night", "--to", "csv", "-o", "gone/out.csv"), 2, "gone"),
+        (("night", "--to", "csv", "-o", "gone/out.csv"), 1, "gone"),
         (("night", "--to", "csv", "--json"), 2, "-o FILE"),
         (("night", "--to", "xml"), 2, "csv"),
         (("nobody", "--to", "csv"), 102, "nobody"),
@@ -170,6 +174,64 @@ def test_a_run_without_records_says_where_to_get_them(home: Path, overnight: Ove
     said = overnight("export", "empty", "--to", "csv")
     assert said.returncode == 1
     assert "reindex" in said.stderr
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("chunk", [16, 1000])
+def test_keys_that_differ_from_line_to_line_and_keys_of_no_text(
+    home: Path, work: Path, overnight: Overnight, *, monkeypatch: pytest.MonkeyPatch, form: str, chunk: int
+) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    folder = home / "runs" / "odd"
+    folder.mkdir(parents=True)
+    history = History(folder / "metrics.db")
+    count = 500
+    history.commit(
+        [
+            Entry(
+                Record(reader="t", offset=step, step=step, extra={f"k{step}": float(step), "t\ud800": "\udfff"}), 1, 1
+            )
+            for step in range(count)
+        ],
+        [],
+        b"",
+    )
+    history.close()
+    said = overnight("export", "odd", "--to", form, "-o", f"out.{form}", "--json")
+    assert said.returncode == 0, said.stderr
+    columns = json.loads(said.stdout)["columns"]
+    assert {*(f"k{step}" for step in range(count)), r"t\ud800"} <= set(columns)
+    if form == "parquet":
+        from pyarrow import parquet
+
+        rows = parquet.read_table(work / "out.parquet").to_pylist()
+    elif form == "csv":
+        rows = list(csv.DictReader((work / "out.csv").read_text().splitlines()))
+    else:
+        rows = [json.loads(line) for line in (work / "out.jsonl").read_text().splitlines()]
+    assert len(rows) == count
+    assert all(float(row[f"k{step}"]) == step and row[r"t\ud800"] == r"\udfff" for step, row in enumerate(rows))
+    assert sum(row[f"k{count - 1}"] not in ("", None) for row in rows) == 1
+
+
+def test_a_pipe_is_written_to_and_stays_one(run: Path, overnight: Overnight, work: Path) -> None:
+    pipe = work / "pipe"
+    os.mkfifo(pipe)
+    for form in ("csv", "jsonl", *(["parquet"] if importlib.util.find_spec("pyarrow") else [])):
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda into=read: into.append(pipe.read_bytes()))
+        reader.start()
+        said = overnight("export", "night", "--to", form, "-o", "pipe")
+        reader.join()
+        assert said.returncode == 0, said.stderr
+        assert overnight("export", "night", "--to", form, "-o", "file").returncode == 0
+        assert read == [(work / "file").read_bytes()]
+    said = overnight("export", "night", "--to", "csv", "-o", "/proc/self/fd/1")
+    assert said.stdout == overnight("export", "night", "--to", "csv").stdout
+    assert "100 rows" in said.stderr
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
 
 
 def test_a_live_run(runs: Any) -> None:

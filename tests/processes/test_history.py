@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from overnight.batches import Entry
 from overnight.events import Record, Verdict, jsonable
-from overnight.history import store
-from overnight.history.chunks import NUMBERS
+from overnight.history import store, table
 from overnight.history.store import History, decode_state, encode_state, open_history, records_of
+from overnight.history.table import NUMBERS
+from overnight.history.views import Views
 
 
 def entry(offset: int = 0, *, source: int = 0, part: int = 0, attempt: int = 1, segment: int = 2, **said: Any) -> Entry:
@@ -101,16 +102,18 @@ entries = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(entries, st.integers(1, 12), st.integers(1, 30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(entries, st.integers(1, 12), st.integers(1, 30), st.integers(0, 3))
 def test_rows_and_chunks_give_back_what_was_said(
-    tmp_path_factory: pytest.TempPathFactory, said: list[Entry], chunk: int, every: int
+    tmp_path_factory: pytest.TempPathFactory, said: list[Entry], chunk: int, every: int, most: int
 ) -> None:
     """Whatever becomes a chunk, and when: the records are those that were committed, number by number."""
     path = tmp_path_factory.mktemp("history") / "metrics.db"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store, "CHUNK", chunk)
         patched.setattr(store, "LEAST", 3)
+        patched.setattr(table, "MOST_COLUMNS", most)
+        patched.setattr(table, "SPARSE", 2)
         history = History(path)
         for begin in range(0, len(said), every):
             history.commit(said[begin : begin + every], [], b"")
@@ -121,7 +124,7 @@ def test_rows_and_chunks_give_back_what_was_said(
     for row, one in zip(found, wanted, strict=True):
         assert json.loads(str(row.pop("extra") or "null")) == jsonable(one.record.extra)
         fields = msgspec.structs.asdict(one.record)
-        del fields["extra"], fields["early"]
+        del fields["extra"], fields["early"], fields["strange"]
         assert row == {**jsonable(fields), "attempt": one.attempt, "segment": one.segment}
 
 
@@ -143,8 +146,6 @@ def test_verdicts_are_kept_once_by_their_key(path: Path) -> None:
 def test_a_commit_that_fails_leaves_everything_as_it_was(path: Path) -> None:
     history = History(path)
     history.commit([entry(1, step=1)], [], b"first")
-    with pytest.raises(OverflowError):
-        history.commit([entry(2, step=2), entry(3, step=2**70)], [], b"second")
     history.db.execute("CREATE TEMP TRIGGER full BEFORE INSERT ON state BEGIN SELECT RAISE(ABORT, 'no'); END")
     with pytest.raises(sqlite3.Error):
         history.commit([entry(2, step=2)], [], b"second")
@@ -154,6 +155,131 @@ def test_a_commit_that_fails_leaves_everything_as_it_was(path: Path) -> None:
     history.commit([entry(2, step=2)], [], b"third")  # and it goes on
     assert history.load() == b"third"
     history.close()
+
+
+@pytest.mark.parametrize("chunk", [400, 10_000])
+def test_a_new_key_on_every_line_costs_no_more_than_it_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    count, each = 2000, 20
+    extras: list[dict[str, float | str]] = [
+        {"same": float(line), **{f"key {line} {one}": f"t{one}" if one % 5 == 0 else one / 2 for one in range(each)}}
+        for line in range(count)
+    ]
+    for place in range(1000, 1000 + count // 4):
+        extras[place]["late"] = float(place)  # many have it, though the columns are given out by then
+    history = History(path)
+    history.commit([entry(line, step=line, extra=said) for line, said in enumerate(extras)], [], b"")
+    history.close()
+    assert [json.loads(str(row["extra"])) for row in records_of(path)] == extras
+    said = sum(len(json.dumps(one)) for one in extras)
+    assert path.stat().st_size < 2 * said
+    with closing(sqlite3.connect(path)) as db:
+        columns, chunks = db.execute("SELECT (SELECT count(*) FROM columns), (SELECT count(*) FROM chunks)").fetchone()
+    assert columns <= (table.MOST_COLUMNS + 5) * chunks
+    assert bool(chunks) is (chunk < count)
+    with Views(path) as views:
+        assert {"same", "late"} <= set(views.names())
+        wanted = ["late", "key 1999 1", "key 1999 0", "nowhere"]
+        found: dict[str, list[float]] = {name: [] for name in wanted}
+        for stretch in views.stretches(wanted):
+            for name in wanted:
+                values, missing = stretch.columns[name]
+                odd = missing or bytes(len(values))
+                found[name] += [value for value, one in zip(values, odd, strict=True) if not one]
+    assert found == {
+        "late": [float(place) for place in range(1000, 1000 + count // 4)], "key 1999 1": [0.5], "key 1999 0": [],
+        "nowhere": [],
+    }  # fmt: skip
+
+
+BEYOND = (2**63, -(2**63) - 1, 2**70, 10**400, -(10**400))
+HALF = "t\ud800"
+
+
+@pytest.mark.parametrize("chunk", [1, 1000])
+@pytest.mark.parametrize("value", BEYOND)
+def test_no_integer_is_too_large_to_go_on(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, value: int) -> None:
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    history = History(path)
+    said: dict[str, Any] = dict.fromkeys(NUMBERS, value)
+    odd = [entry(1, rank=value), entry(2, step=value), entry(3, **said), entry(4, extra={"n": value})]
+    history.commit([entry(0, step=1), *odd, entry(5, step=2)], [], encode_state({"step": value}))
+    assert history.left_out == (abs(value) > 1e308)  # nothing is left of what only such a value stood in
+    history.close()
+    assert isinstance(decode_state(History(path).load() or b""), dict)
+    found = {row["offset"]: row for row in records_of(path)}
+    assert found.keys() - {4} == {0, 1, 2, 3, 5}
+    assert (found[1]["rank"], found[2]["step"]) == (None, None)
+    assert found[3]["loss"] == (None if abs(value) > 1e308 else float(value))
+    with Views(path) as views:
+        assert sum(stretch.kept for stretch in views.stretches(["loss"])) == len(found)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 1000])
+def test_half_a_surrogate_pair_is_shown_as_what_it_is(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    history = History(path)
+    verdict = Verdict(
+        rule="nonfinite", severity="warn", action="alert", text=HALF, at=1.0, step=2**70, evidence={HALF: 2**70}
+    )
+    odd = [entry(0, step=1, extra={HALF: 4.0, "ok": HALF, "\U0001f600": 1.0}), entry(1, step=2, extra={HALF: 5.0})]
+    history.commit(odd, [verdict], encode_state({HALF: HALF, "n": [math.nan]}))
+    history.commit([entry(2, step=3, extra={HALF: 6.0})], [], b"")
+    history.close()
+    assert history.left_out == 0
+    assert [json.loads(str(row["extra"])) for row in records_of(path)] == [
+        {r"t\ud800": 4.0, "ok": r"t\ud800", "\U0001f600": 1.0}, {r"t\ud800": 5.0}, {r"t\ud800": 6.0},
+    ]  # fmt: skip
+    with Views(path) as views:
+        assert r"t\ud800" in views.names()
+        (stretch, *others) = views.stretches([r"t\ud800"])
+        values = [value for one in (stretch, *others) for value in one.columns[r"t\ud800"].values]
+        assert values == [4.0, 5.0, 6.0]
+
+
+def test_what_an_older_version_has_stored_can_be_read_and_packed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(path)
+    history.commit([entry(place, step=place, extra={"k": 1.0}) for place in range(3)], [], b"")
+    odd = json.dumps({HALF: 4.0, "s": HALF, "n": 10**400})
+    history.db.execute("UPDATE records SET extra = ? WHERE offset > 0", (odd,))
+    history.close()
+    wanted = [{"k": 1.0}, *[{r"t\ud800": 4.0, "s": r"t\ud800", "n": None}] * 2]
+    assert [json.loads(str(row["extra"])) for row in records_of(path)] == wanted
+    with Views(path) as views:
+        assert r"t\ud800" in views.names()
+    monkeypatch.setattr(store, "CHUNK", 3)
+    history = History(path)
+    history.commit([entry(9, step=9)], [], b"")
+    history.close()
+    assert not rows(path)
+    assert [json.loads(str(row["extra"] or "null")) for row in records_of(path)] == [*wanted, None]
+
+
+def test_a_record_that_no_database_can_hold_is_left_out(path: Path) -> None:
+    history = History(path)
+    odd: list[Any] = [
+        entry(1, step="four"), entry(2, loss=[1.0]), entry(3, extra={"list": [1]}), entry(2**64, step=5),
+        entry(4, kind="other"),
+    ]  # fmt: skip
+    history.commit([entry(0, step=1), *odd, entry(6, step=2)], [], b"state")
+    assert history.load() == b"state"
+    assert history.left_out == len(odd)
+    history.close()
+    assert [row["step"] for row in records_of(path)] == [1, 2]
+
+
+def test_nobody_else_can_read_it(path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        history = History(path)
+        history.commit([entry(1, step=1)], [], b"")
+        modes = {one.name: one.stat().st_mode & 0o777 for one in path.parent.iterdir()}
+        history.close()
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600}, modes
 
 
 def test_state_of_another_format_is_no_state(path: Path) -> None:

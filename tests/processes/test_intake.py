@@ -600,3 +600,65 @@ def test_closing_when_the_log_was_taken_away(night: Night) -> None:
     night.intake.close()
     night.open.clear()
     assert [row["step"] for row in night.stored()[0]] == [1]
+
+
+@pytest.mark.parametrize("let_go", [True, False])
+def test_a_last_commit_that_fails_is_tried_again_or_told(night: Night, let_go: bool) -> None:
+    append(night.log, b"".join(line(step) for step in range(20)))
+    night.turn()
+    night.intake.commit()
+    append(night.log, b"".join(line(step) for step in range(20, 400)))
+    night.turn()
+    with closing(sqlite3.connect(night.folder.metrics_db, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not night.intake.close()
+        assert not night.intake.close()
+        assert len(list(records_of(night.folder.metrics_db))) == 20
+        if let_go:
+            other.execute("ROLLBACK")
+            assert night.intake.close()
+        else:
+            night.intake.give_up()
+    notes = [fact["text"] for fact in read_journal(night.folder.journal) if fact["fact"] == "note"]
+    assert any("`overnight reindex night`" in text for text in notes) is not let_go
+    assert len(list(records_of(night.folder.metrics_db))) == (400 if let_go else 20)
+    night.killed()
+    night.turn()
+    night.intake.commit()
+    assert len(list(records_of(night.folder.metrics_db))) == 400  # the place that is stored is that of what is stored
+
+
+def test_a_disk_that_was_full_at_the_end_and_has_room_again(small_disk: Path, tmp_path: Path) -> None:
+    with a_night(small_disk / "runs" / "night", log=tmp_path / "output.log") as night:
+        night.attempt(1)
+        night.turn()
+        night.intake.commit()
+        append(night.log, b"".join(line(step) for step in range(3000)))
+        night.turn()
+        fill(small_disk / "filler")
+        assert not night.intake.close()
+        (small_disk / "filler").unlink()
+        assert night.intake.close()
+        records, _ = night.stored()
+        assert len(records) == 3000
+
+
+def test_no_line_ends_the_night(night: Night) -> None:
+    huge = b"9" * 25
+    odd = [
+        b"step 51 | loss 3.1 | rank=" + huge + b"\n", b"step: " + huge + b", loss: 3.0\n",
+        b"step: 52, loss: " + b"9" * 400 + b", tokens: " + huge + b"\n", b'{"step": 53, "loss": 3.0, "t\\ud800": 4}\n',
+        b'{"step": 54, "loss": 3.0, "n": ' + b"9" * 400 + b', "u": "\\udfff"}\n', b"step: 55, loss: 1e999, x\xff: 3\n",
+    ]  # fmt: skip
+    append(night.log, b"".join(line(step) for step in range(50)) + b"".join(odd))
+    append(night.log, b"".join(line(step) for step in range(60, 9000)))
+    for _ in range(3):
+        night.turn()
+        while night.intake.more:
+            night.intake.commit()
+            night.turn()
+        night.intake.commit()
+        assert not night.intake.dirty
+        night.killed()
+    records, _ = night.stored()
+    assert {row["step"] for row in records} >= {*range(50), *range(60, 9000)}

@@ -212,3 +212,19 @@ def test_the_signal_comes_at_once(start: Start) -> None:
     (line,) = (line for line in run.log.splitlines() if line.startswith(b"heard"))
     assert float(line.split()[1]) < 0.5
     assert time.monotonic() - begun < 20
+
+
+def test_a_nan_of_the_trainer_waits_for_nothing_and_has_its_step_in_the_end(start: Start, work: Path) -> None:
+    """A dict is judged on its line; the bar behind it tells the step, in the verdict and in the sentence of the end."""
+    lines = []
+    for step in range(1, 9):
+        loss = "nan" if step == 8 else f"{3 - step / 10:.2f}"
+        lines += [
+            f"{{'loss': '{loss}', 'grad_norm': '1.0', 'learning_rate': '0.001', 'epoch': '{step / 8:.2f}'}}",
+            f"\r {step * 5}%|#         | {step}/20 [00:0{step}<00:20,  1.00it/s]",
+        ]
+    run = start("night", *printer(work, lines))
+    seen = ended_by_rule(run, "nonfinite")
+    assert seen["cause_text"] == "loss is NaN at step 8"
+    assert seen["verdicts"][0]["step"] == 8
+    assert len({(fact["offset"], fact["part"], fact["rule"]) for fact in run.facts("verdict")}) == 1

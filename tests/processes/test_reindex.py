@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -13,10 +14,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from looking import Run, Runs, until
 
+from overnight.folder import RunFolder
+from overnight.history.completeness import behind
 from overnight.history.store import records_of
+from overnight.reindexing import put_in_place
 
 # Prints as nanoGPT does, evaluates every 20 steps, goes back from 60 to 50, has a NaN, crashes in its first attempts.
 TRAINING = """
@@ -80,8 +85,9 @@ def test_it_is_what_the_supervisor_had(runs: Runs, kills: int, lost: str) -> Non
     said = runs.overnight("reindex", "night", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {
-        "records": len(records), "kept": 0, "verdicts": len(verdicts), "file": str(path),
+        "records": len(records), "kept": 0, "lost": 0, "verdicts": len(verdicts), "file": str(path),
     }  # fmt: skip
+    assert path.stat().st_mode & 0o777 == 0o600
     assert not [one.name for one in run.folder.iterdir() if one.name.startswith((".reindex", "metrics.db-"))]
     assert stored(path) == (records, verdicts)
     assert (run.folder / "journal.jsonl").read_bytes() == journal
@@ -116,6 +122,129 @@ def test_a_log_that_lies_elsewhere(runs: Runs, tmp_path: Path) -> None:
     said = runs.overnight("reindex", "night", "--log", elsewhere)
     assert said.returncode == 0, said.stderr
     assert stored(path) == before
+
+
+def emptied(log: Path) -> str:
+    """Let the log be empty."""
+    log.write_bytes(b"")
+    return "is empty"
+
+
+def shortened(log: Path) -> str:
+    """Let the log end in its middle."""
+    os.truncate(log, log.stat().st_size // 2)
+    return "is shorter than it was"
+
+
+def rewritten(log: Path) -> str:
+    """Let the log be another, longer one."""
+    log.write_bytes(b"".join(b"step: %d, loss: 1.0\n" % step for step in range(5000)))
+    return "holds other lines now"
+
+
+def beheaded(log: Path) -> str:
+    """Let the log begin later, as `tail > new; mv new log` leaves it."""
+    log.write_bytes(log.read_bytes()[1000:])
+    return "is shorter than it was"
+
+
+@pytest.mark.parametrize("switches", [(), ("--truncate",)])
+def test_what_a_log_has_lost_since_is_not_lost_from_metrics(runs: Runs, switches: tuple[str, ...]) -> None:
+    run = night(runs, *switches)
+    path, log = run.folder / "metrics.db", run.folder / "output.log"
+    whole, data = log.read_bytes(), path.read_bytes()
+    records = len(stored(path)[0])
+    for spoil in (emptied, shortened, rewritten, beheaded):
+        log.write_bytes(whole)
+        why = spoil(log)
+        said = runs.overnight("reindex", "night")
+        assert (said.returncode, said.stdout) == (1, "")
+        assert why in said.stderr
+        assert f"{records:,} records" in said.stderr
+        assert said.stderr.count("\n") == 1
+        assert path.read_bytes() == data
+    assert not [one.name for one in run.folder.iterdir() if one.name.startswith(".reindex")]
+    path.unlink()
+    emptied(log)
+    assert runs.overnight("reindex", "night").returncode == 1
+    assert not path.exists()
+    log.write_bytes(whole[: len(whole) // 2])  # nothing is stored: what the log holds is all there is
+    said = runs.overnight("reindex", "night", "--json")
+    assert said.returncode == 0, said.stderr
+    assert 0 < json.loads(said.stdout)["records"] < records
+
+
+def test_fewer_records_than_were_stored_are_told(runs: Runs) -> None:
+    run = night(runs)
+    log = run.folder / "output.log"
+    data = bytearray(log.read_bytes())
+    place = data.index(b"iter 30:")
+    data[place : place + 4] = b"####"  # somebody has edited one line, and nothing else
+    log.write_bytes(data)
+    assert "(1 fewer than were stored" in runs.overnight("reindex", "night").stdout
+    assert "fewer than" not in runs.overnight("reindex", "night").stdout
+
+
+def test_what_could_not_be_stored_at_the_end_is_told_and_read_again(runs: Runs) -> None:
+    run = night(runs)
+    path, log = run.folder / "metrics.db", run.folder / "output.log"
+    before = stored(path)
+    assert "reindex" not in runs.overnight("export", "night", "--to", "csv").stderr
+    folder = RunFolder(run.folder)
+    assert not behind(folder)
+    with closing(sqlite3.connect(path)) as db:  # as a commit leaves it that was the last to succeed
+        (state,) = db.execute("SELECT value FROM state").fetchone()
+        value = msgspec.msgpack.decode(state)
+        data = log.read_bytes()
+        half = data.index(b"\n", len(data) // 2) + 1
+        value["marks"][-1][3:5] = [half, data[half - 64 : half]]
+        db.execute("UPDATE state SET value = ?", (msgspec.msgpack.encode(value),))
+        db.execute("DELETE FROM records WHERE offset >= ?", (half,))
+        db.commit()
+    assert behind(folder)
+    said = runs.overnight("export", "night", "--to", "csv")
+    assert said.returncode == 0
+    assert "`overnight reindex night`" in said.stderr
+    assert runs.overnight("reindex", "night").returncode == 0
+    assert stored(path) == before
+    assert not behind(folder)
+    later = time.time() + 3600
+    with log.open("ab") as stream:
+        stream.write(b"appended by another program, after the end\n")
+    os.utime(log, (later, later))
+    assert not behind(folder)
+    log.unlink()
+    os.mkfifo(log)
+    assert not behind(folder)
+
+
+def test_a_transaction_cut_short_is_undone_before_its_journal_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk: the old file, and beside it the journal of a transaction that a kill has cut short."""
+    live, old, new = (tmp_path / name for name in ("live.db", "old.db", "new.db"))
+    with closing(sqlite3.connect(live, isolation_level=None)) as db:
+        db.execute("PRAGMA cache_size=5")
+        db.execute("CREATE TABLE t AS SELECT value AS n, hex(zeroblob(500)) AS x FROM json_each('[1,2,3]')")
+        for _ in range(9):
+            db.execute("INSERT INTO t SELECT n, x FROM t")
+        before = db.execute("SELECT count(*), sum(n) FROM t").fetchone()
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE t SET n = n + 1000")
+        shutil.copyfile(live, old)
+        shutil.copyfile(f"{live}-journal", f"{old}-journal")
+        db.execute("ROLLBACK")
+    new.touch()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        put_in_place(new, old)
+    with closing(sqlite3.connect(old)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*), sum(n) FROM t").fetchone() == before
 
 
 def test_a_live_run_is_refused(runs: Runs) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from looking import Runs
 
+NOISE = random.Random(4).randbytes(3_000_000)
 SHARED = Path(__file__).parents[2].parent / "shared" / "cases" / "formats"
 
 
@@ -78,7 +81,95 @@ def test_lines_with_times_give_the_wall_clock(runs: Runs, work: Path) -> None:
     found = value_of(runs, log)
     assert found["goodput"]["wall_s"] == 39.0
     assert found["goodput"]["goodput"] == pytest.approx(21 / 39)
-    assert found["times"]["started_at"] is None  # of which zone nobody knows
+    assert found["times"]["zone"] == "local"
+    assert "its dates name no zone and were taken" in runs.overnight("report", log).stdout
+
+
+def test_dates_stand_in_for_step_times_that_are_not_printed(runs: Runs, work: Path) -> None:
+    log = work / "dated.log"
+    begin = datetime(2026, 11, 29, 23, tzinfo=UTC)
+    steps = [*range(1, 121), *range(101, 200)]
+    rows = [
+        f"{begin + timedelta(seconds=3 * at):%Y-%m-%dT%H:%M:%SZ} step: {step}, loss: {'nan' if step == 199 else 3.0}\n"
+        for at, step in enumerate(steps)
+    ]
+    log.write_text("".join(rows))
+    found = value_of(runs, log, "--tokens-per-step", 3000)
+    good = found["goodput"]
+    assert good["from"].startswith("the dates in the lines")
+    assert good["productive_s"] == pytest.approx(3 * 199, rel=0.05)
+    assert good["redone_steps"] == 20
+    assert good["wall_s"] == 3 * 218
+    figures = {one["name"]: one for one in found["figures"]}
+    assert figures["step_s"]["value"] == pytest.approx(3.0, rel=0.05)
+    assert figures["tokens_per_second"]["value"] == pytest.approx(1000, rel=0.1)
+    assert found["times"]["started_at"] == "2026-11-29T23:00:00.000Z"
+    assert found["times"]["zone"] == "printed"
+    critical = [one for one in found["timeline"] if one["severity"] == "critical"]
+    assert [one["at"] for one in critical] == ["2026-11-29T23:10:54.000Z"]
+    assert "what happened (UTC)" in runs.overnight("report", log).stdout
+
+
+def test_the_log_ends_with_each_bar_once(runs: Runs, work: Path) -> None:
+    log = work / "bars.log"
+    bar = "".join(f"\rEpoch 2/3:  {n}%|█  | {n}/100 [00:01<00:09, 9.1it/s, loss=2.{n}]" for n in range(100))
+    log.write_text(lines(range(1, 41)) + bar + "\nsaving\n")
+    assert value_of(runs, log)["last_lines"][-3:] == [
+        lines([40]).strip(), "Epoch 2/3:  99%|█  | 99/100 [00:01<00:09, 9.1it/s, loss=2.99]", "saving",
+    ]  # fmt: skip
+
+
+def test_a_bar_with_its_loss_gets_a_pattern_that_reads_it(runs: Runs, work: Path) -> None:
+    log = work / "bar.log"
+    bar = "\r {n}%|█  | {n}/100 [00:01<00:09, 9.1it/s, loss={loss:.2f}]"
+    log.write_text("".join(bar.format(n=n, loss=3 - n / 100) for n in range(1, 101)))
+    why = value_of(runs, log)["log"]["why"]
+    assert "it has a tqdm bar" in why
+    pattern = re.search(r"--pattern '(.*)'", why)
+    assert pattern is not None
+    found = value_of(runs, log, "--pattern", pattern[1])
+    assert (found["progress"]["step"], found["progress"]["records"]) == (100, 100)
+    assert (found["progress"]["loss_first"], found["progress"]["loss_last"]) == (2.99, 2.0)
+
+
+def test_steps_that_are_counted_anew_are_told_in_one_way(runs: Runs, work: Path) -> None:
+    log = work / "epochs.log"
+    log.write_text(
+        "".join(
+            f"Epoch [{epoch}/4], Step [{step}/150], Loss: {'nan' if (epoch, step) == (4, 120) else 5 - epoch}\n"
+            for epoch in range(1, 5)
+            for step in range(10, 151, 10)
+        )
+    )
+    found = value_of(runs, log)
+    assert (found["progress"]["step"], found["progress"]["step_in_all"]) == (150, 600)
+    assert "at step 150 of epoch 4 (600 in all)" in found["outcome"]["sentence"]
+    loss = next(one for one in found["charts"] if one["name"] == "loss")
+    assert (loss["x"][-1], loss["x_label"]) == (600, "total step")
+    assert [(one["x"], one["severity"]) for one in loss["marks"]] == [(570, "critical")]
+    assert (found["progress"]["loss_good"], found["progress"]["loss_good_step"]) == (1, 560)
+    said = runs.overnight("report", log).stdout
+    assert "150 of epoch 4 (600 in all)" in said
+    assert "least 1 at total step 460" in said
+
+
+def test_of_evaluations_alone_it_is_said_so(runs: Runs, work: Path) -> None:
+    log = work / "evals.log"
+    log.write_text("".join(f"iter {n}/1000 train_loss: 3.59 val_loss: 3.68\n" for n in range(0, 1000, 50)))
+    found = value_of(runs, log)
+    assert found["log"]["why"].startswith("only evaluations were read")
+    assert "only evaluations were read" in found["outcome"]["sentence"]
+    assert found["progress"]["eval"]["last"] == 3.68
+    done = runs.overnight("read", log)
+    assert done.stdout.startswith("Only evaluations were read from")
+
+
+def test_what_is_no_text_is_refused(runs: Runs, work: Path) -> None:
+    log = work / "model.pt"
+    log.write_bytes(NOISE)
+    done = runs.overnight("report", log)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "model.pt is not text" in done.stderr
 
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 9, in main\n    x()\n'
@@ -128,13 +219,9 @@ def test_a_nan_in_a_foreign_log(runs: Runs, work: Path) -> None:
     assert [one["severity"] for one in noted["timeline"] if one["kind"] == "verdict"]
 
 
-NOISE = random.Random(4).randbytes(3_000_000)
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("noise", NOISE),
         ("empty", b""),
         ("one long line", b"x" * 1_000_000),
         ("a long line in the middle", lines(range(1, 9)).encode() + b"y" * 1_000_000 + b"\n" + lines([9, 10]).encode()),
@@ -203,9 +290,10 @@ def test_memory_does_not_grow_with_the_log(runs: Runs, work: Path) -> None:
             stream.write(
                 "".join(f"step: {n}, loss: {3 + n % 7 / 10:.4f}, dt: 0.25\n" for n in range(begin, begin + 1000))
             )
+    # VmHWM, for ru_maxrss counts what the test's own process had before it became this one
     code = (
-        "import resource, sys; from overnight.cli import main; code = main(sys.argv[1:]); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
+        "import re, sys; from overnight.cli import main; code = main(sys.argv[1:]); "
+        "print(re.findall(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[0], file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "report", str(log), "--json"],

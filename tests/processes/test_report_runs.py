@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -212,11 +213,16 @@ def test_a_metrics_db_that_is_damaged_within(runs: Runs, ended: Run) -> None:
     assert runs.overnight("report", "night").returncode == 0
     path = ended.folder / "metrics.db"
     data = path.read_bytes()
-    for begin in (4096, 8192, 16384, 24576):
+    told = []
+    for begin in (0, 4096, 8192, 16384, 24576):
         path.write_bytes(data[:begin] + b"\xa5" * 2048 + data[begin + 2048 :])
         found = value_of(runs, "night")
         assert found["outcome"]["state"] == "finished"
-        assert "metrics" in found["unknown"] or chart(found, "loss")["x"]
+        told.append("metrics" in found["unknown"])
+        whole = told[-1] or len(chart(found, "loss")["x"]) == found["progress"]["records"]
+        assert whole, f"records are missing and nothing says so: damage at {begin}"
+    assert told[0]
+    assert not all(told)
 
 
 def test_nothing_is_left_but_the_log(runs: Runs, ended: Run) -> None:
@@ -278,3 +284,12 @@ def test_a_run_whose_keepers_were_killed(runs: Runs, start: Start) -> None:
         subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(run.pid(role))], check=True)
     found = value_of(runs, "night")
     assert found["outcome"]["state"] in ("running", "failed")
+
+
+def test_a_log_that_is_a_pipe_is_not_waited_for(runs: Runs, ended: Run) -> None:
+    log = ended.folder / "output.log"
+    log.unlink()
+    os.mkfifo(log)
+    found = value_of(runs, "night")
+    assert "a pipe or device, not a file" in found["unknown"]["log"]
+    assert found["progress"]["step"] is not None

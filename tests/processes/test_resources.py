@@ -163,6 +163,7 @@ def test_environment_of_the_child(place: Home) -> None:
     assert isinstance(run, Run)
     ours = {name: value for name, value in env.items() if name.startswith("OVERNIGHT_")}
     assert ours == {
+        "OVERNIGHT_REPORT": "never",  # the tests' own
         "OVERNIGHT_HOME": str(place.path),
         "OVERNIGHT_RUN_ID": run.name,
         "OVERNIGHT_RUN_DIR": str(run.path),

@@ -363,3 +363,95 @@ def test_the_saves_of_a_neighbour_excuse_no_silence(start: Start, work: Path) ->
             neighbour.kill()
     found = [one for one in run.status["verdicts"] if one["rule"] == "stall"]
     assert [one["action"] for one in found] == ["alert", "stop"], "no note that a save explains it"
+
+
+# -- the step --------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_is_of_the_step_that_was_reached_when_it_was_begun(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    for step in (49, 50):
+        watched.look(step, after_s=0.1)
+    for at in (50, 100):
+        draft = root / "ckpt.json.tmp"
+        save(draft)
+        watched.look(at, after_s=0.01)
+        draft.rename(root / "ckpt.json")
+        for step in range(at + 1, at + 9):
+            watched.look(step, after_s=0.3)
+    assert [one["step"] for one in watched.told if one.get("path")] == [50, 100]
+
+
+def test_a_file_that_is_written_over_is_of_the_step_of_its_newest_writing(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    save(root / "model.pt")
+    watched = watch(root)
+    watched.look(10)
+    for step in (20, 30, 40):  # so close together that they are told as one
+        save(root / "model.pt")
+        watched.look(step, after_s=0.5)
+    watched.look(70, after_s=2)
+    assert [one["step"] for one in watched.told if one.get("path")] == [40]
+
+
+def test_what_is_saved_and_told_at_last_has_the_step_of_the_end(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(10)
+    save(root / "model.pt")
+    watched.look(12, after_s=0.1, at_last=True, stepping=True)
+    assert watched.told[0]["step"] == 12
+
+
+@pytest.mark.parametrize(
+    ("saves", "steps"),
+    [
+        ({"model_0.pt": 150, "model_1.pt": 300, "model_2.pt": 450, "model_3.pt": 600}, [150, 300, 450, 600]),
+        ({"model_7.pt": 1200, "model_8.pt": 1350}, [1200, 1350]),
+        ({"epoch_1.pt": 2, "epoch_2.pt": 4}, [2, 4]),
+        ({"ckpt_100.pt": 101, "ckpt_200.pt": 203}, [100, 200]),
+        ({"ckpt_50.pt": 400, "ckpt_100.pt": 800}, [50, 100]),  # the log counts something smaller than the names
+        ({"step_1.pt": 400, "step_2.pt": 800}, [1, 2]),
+        ({"model_1.pt": 1, "model_2.pt": 2, "model_3.pt": 3}, [1, 2, 3]),
+        ({"a_step_50_loss_0.31.pt": 52, "weights.h5": 150, "epoch=3-step=200.ckpt": 201}, [50, 150, 200]),
+    ],
+)
+def test_a_number_in_a_name_is_the_step_only_if_it_fits(
+    root: Path, watch: Watch, saves: dict[str, int], steps: list[int]
+) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(min(saves.values()) - 1)
+    for name, step in saves.items():
+        save(root / name)
+        watched.look(step, after_s=0.1)
+        watched.look(step, after_s=2)
+    assert [one["step"] for one in watched.told if one.get("path")] == steps
+
+
+RENAMED = """
+import os, sys, time
+def step(number):
+    print(f"step {number} loss 3.0", flush=True)
+for number in range(1, 51):
+    step(number)
+with open("ckpt.json.tmp", "w") as stream:
+    stream.write("{}")
+os.replace("ckpt.json.tmp", "ckpt.json")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+for number in range(51, 75):
+    step(number)
+    time.sleep(0.1)
+"""
+
+
+def test_a_run_notes_the_step_at_which_a_save_was_begun(start: Start, work: Path) -> None:
+    """It is over for a second before it is told, and the training goes on meanwhile."""
+    run = start("night", sys.executable, "-c", RENAMED)
+    until(lambda: run.status["step"] == 50, "the step of the save is read")
+    (work / "go").touch()
+    assert run.wait() == 0
+    (saved,) = [fact for fact in run.facts("saved") if fact["path"] is not None]
+    assert (os.path.basename(saved["path"]), saved["step"]) == ("ckpt.json", 50)

@@ -75,6 +75,15 @@ def test_command_without_an_interpreter_line(place: Home) -> None:
     assert "Traceback" not in said.stderr
 
 
+def test_a_mistyped_script(place: Home) -> None:
+    """The name of what is left of it was made up by us, unless it was asked for: only then anybody wants it back."""
+    for flags, hint in (((), "removes what is left of it"), (("--name", "mine"), "then the name is free again")):
+        said = place.call("run", *flags, "--", sys.executable, "trian.py")
+        assert said.returncode == 100, said.stderr
+        (line,) = [line for line in said.stderr.splitlines() if "overnight clean" in line]
+        assert line.endswith(f"# {hint}")
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "-x", "--", ".hidden", "", "a b", "ä", "x" * 65, "x\n", "..", "x/"])
 def test_names_that_are_none(place: Home, name: str) -> None:
     refused(place, "run", f"--name={name}", "--", "true")

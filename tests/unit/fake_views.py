@@ -42,6 +42,7 @@ class Stretch(NamedTuple):
     offsets: array[int]
     columns: dict[str, Column]
     kept: int
+    per_device: bool = False
 
 
 class Chart(NamedTuple):
@@ -128,6 +129,7 @@ class FakeViews:
                 array("q", [one["offset"] for one in rows]),
                 {name: _column([one.get(name) for one in rows]) for name in names},
                 sum(one["step"] is None or one["step"] < span.limit for one in rows),
+                any(one.get("per_device") for one in rows),
             )
 
     def chart(

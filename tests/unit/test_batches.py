@@ -67,6 +67,12 @@ BETWEEN = [
     "step: {step}, loss: +3.5, dt: .25",
     "step: 9999999999999999, loss: {loss}, dt: {dt}",
     "iter {step}: loss {loss}, time 14.01ms, mfu -100.00%",
+    "best so far: step 0 loss inf",
+    "Target: step 9000, loss: 3.1",
+    "phase two, step {step}, loss: {loss}",
+    "loss: nan step: {step}",
+    "step: 5, loss: nan, dt: {dt}",
+    "{{'loss': {loss}, 'step': {step},",
 ]
 
 stretches = st.fixed_dictionaries(

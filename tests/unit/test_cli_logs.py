@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from overnight import cli, client
 from overnight.cli.follow import BLOCK, Follower, offset_of_last, offset_of_last_shown
 from overnight.cli.logs import View, shown_lines
-from overnight.cli.render import clean_line
-from overnight.cli.screen import Lines
 from overnight.folder import RunFolder, write_json
+from overnight.printable import clean_line
+from overnight.screen import Lines
 
 RAW = b"one\n\x1b[31mtwo\x1b[0m\r\n 1%|#|\r100%|##|\nbad \xff byte\nnul\0l\nlast"
 
@@ -169,6 +169,16 @@ def test_followed_through_a_pipe_a_bar_is_a_line_now_and_then(
     assert 20 <= len(texts) - 1 <= 24, "90 states in 22 seconds"
     assert texts[-1] == " 89%|#|"
     assert len(set(texts)) == len(texts), "the last state is not told twice"
+
+
+@pytest.mark.parametrize("words", [["--tail", "3"], ["--tail=3"], ["run", "--head", "3"]])
+def test_what_other_tools_call_the_last_lines_is_hinted_at(
+    folder: RunFolder, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["logs", *words]) == 2
+    assert "did you mean -n?" in capsys.readouterr().err
+    assert cli.main(["logs", "--jsno"]) == 2
+    assert "did you mean --json?" in capsys.readouterr().err
 
 
 def test_a_log_that_is_not_there_is_one_sentence(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,8 +86,8 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "31.3% (whole run 31.3%), 6N over 8 x 312 TFLOP/s from --peak-tflops",
         "124,356,864 from --params",
         "attempt 1, pid 4242, exit code 0",
-        "ago), active 1h00m",
-        "step 20 /data/ckpt-20 valid healthy",
+        "1h00m after its start), active 1h00m",
+        "step 20 /data/ckpt-20 (valid, before anything critical)",
         "/data/output.log",
         "critical nonfinite step 21 -> terminate: the loss is NaN",
         "2: y, no steps, ended by SIGSEGV",
@@ -158,7 +158,7 @@ def test_a_run_of_which_nothing_is_read_says_so(home: Path, capsys: pytest.Captu
     assert "none read as progress" not in capsys.readouterr().out
     folder.output_log.write_bytes(b"hello\nworld\n")
     cli.main(["status"])
-    said = "2 lines, none read as progress, so a NaN would not be seen: see `overnight logs new -n 5` and `--pattern`"
+    said = "2 lines, none read as progress, so a NaN would not be seen: see `overnight read new` and `--pattern`"
     assert said in " ".join(capsys.readouterr().out.split())
     folder.output_log.write_bytes(b"x\n" * (1 << 20))
     cli.main(["status"])
@@ -539,3 +539,70 @@ def test_attempts_of_a_hand_written_status_are_shown(home: Path, capsys: pytest.
     make(home, "odd", {**FULL, "attempts": [{"n": "x"}, {"n": -1}, {}]})
     assert cli.main(["status"]) == 0
     assert "attempts\n    x: not started" in capsys.readouterr().out
+
+
+# -- where a run stands ----------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_stands_beside_the_step() -> None:
+    one = seen(state="running", step=150, steps=600, epoch=4.0)
+    assert "step 150 of 600 (epoch 4)" in flat(page.status_text(one, now=0.0, colours=False))
+    assert "step 150/600 (epoch 4)" in render.live_line(one)
+    assert "  150 ep4  " in render.table([one], now=0.0, colours=False)
+    assert render.ending(seen(state="finished", step=150, epoch=4.0)).endswith("at step 150 (epoch 4)")
+    for none in (seen(state="running", step=150), seen(state="running", epoch=4.0)):
+        assert "ep" not in render.table([none], now=0.0, colours=False)
+    assert " 123456789  " in render.table([seen(state="running", step=123456789, epoch=4)], now=0.0, colours=False)
+
+
+AGAIN: dict[str, Any] = {
+    "state": "running",
+    "attempt": 3,
+    "created_at": "2026-01-01T00:00:00.000Z",
+    "started_at": "2026-01-01T00:04:30.000Z",
+    "attempts": [{"n": 1, "started_at": "2026-01-01T00:00:01.000Z"}, {"n": 3}],
+}
+
+
+def test_a_run_is_as_old_as_its_making_and_its_newest_attempt_stands_beside() -> None:
+    now = at("2026-01-01T00:05:00Z")
+    one = seen(**AGAIN, active_s=44.0)
+    assert render.table([one], now=now, colours=False).splitlines()[1].endswith(" 5m00s")
+    shown = flat(page.status_text(one, now=now, colours=False))
+    assert "started 2026-01-01T00:00:01.000Z (4m59s ago; attempt 3 30s ago), active 44s" in shown
+    first = page.status_text(seen(**{**AGAIN, "attempts": [{"n": 3}]}), now=now, colours=False)
+    assert "started 2026-01-01T00:00:00.000Z (5m00s ago;" in flat(first)  # of many attempts the first is not kept
+    over = seen(**{**AGAIN, "state": "stopped"}, ended_at="2026-01-01T00:04:45.000Z", active_s=44.0)
+    said = "ended 2026-01-01T00:04:45.000Z (15s ago, 4m44s after its start), active 44s"
+    assert said in flat(page.status_text(over, now=now, colours=False))
+
+
+def test_an_ended_run_waits_for_nothing() -> None:
+    waits = {
+        "step": "wait for a progress line",
+        "loss": "wait for a progress line",
+        "tokens_per_second": "print dt, or wait for a second line with a higher step",
+        "mfu": "give --params; wait for the next progress line",
+    }
+    one = seen(state="failed", cause="ended_early", records=0, unknown=waits)
+    shown = page.status_text(one, now=0.0, colours=False)
+    assert "step        unknown: no progress line was read\n" in shown
+    assert "wait for" not in shown
+    assert "wait for a progress line" in page.status_text(seen(state="running", unknown=waits), now=0.0, colours=False)
+    assert "`overnight read n`" in render.table([one], now=0.0, colours=False)
+    assert "`overnight read n`" not in render.table([{**one, "records": 3}], now=0.0, colours=False)
+
+
+@pytest.mark.parametrize(
+    ("healthy", "words"),
+    [
+        (True, "(not looked into, before anything critical)"),
+        (False, "(not looked into, not before the first critical verdict)"),
+        (None, "(not looked into)"),
+    ],
+)
+def test_what_is_known_of_a_checkpoint(healthy: bool | None, words: str) -> None:
+    saved = {"step": 50, "path": "/c.pt", "valid": None, "healthy": healthy}
+    assert f"step 50 /c.pt {words}" in flat(
+        page.status_text(seen(state="running", checkpoint=saved), now=0.0, colours=False)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,6 +185,17 @@ def test_attempts_are_read_apart_and_rank_zero_that_comes_late_is_noticed() -> N
     assert (found.lines, found.chosen, found.first_step, found.last_step) == (4, "keyvalue", 5, 5)
 
 
+@pytest.mark.parametrize("silent", [1, 2, 5])
+def test_attempts_that_printed_nothing_are_not_the_end(silent: int) -> None:
+    text, more, last = b"step: 5, loss: 2\n", b"step: 6, loss: 3\n", b"step: 7, loss: 4\n"
+    begins = [0, *[len(text)] * (silent + 1), len(text + more), len(text + more + last)]
+    bounds = Bounds(0, 0, (), tuple((offset, number) for number, offset in enumerate(begins, 1)))
+    stream, found = io.BytesIO(text + more + last), Found()
+    records = [one for block in read_records(stream, [KeyValue], bounds, found) for one in block]
+    assert [one.step for one in records] == [5, 6, 7]
+    assert (found.lines, found.size) == (3, len(text + more + last))
+
+
 def test_a_lower_rank_that_comes_after_very_many_takes_over_and_is_told() -> None:
     lowest = LowestRank()
     high = [Record(reader="x", rank=3, step=n) for n in range(LowestRank.MOST + 2)]
@@ -191,3 +203,37 @@ def test_a_lower_rank_that_comes_after_very_many_takes_over_and_is_told() -> Non
     low = Record(reader="x", rank=1, step=9)
     assert lowest([low, high[0]], ended=True) == [low]
     assert (lowest.lowest, lowest.late, lowest.ranks) == (1, True, {1, 3})
+
+
+def test_evaluations_alone_are_named_as_what_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evals = "".join(f"iter {n}/1000 train_loss: 3.59 val_loss: 3.68\n" for n in range(0, 1000, 50))
+    assert main(["read", log(tmp_path, evals)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Only evaluations were read from ")
+    assert "20 records in 20 lines: no rule judges the loss between them; give --pattern" in said
+    assert main(["read", log(tmp_path, evals), "--json"]) == 1
+    assert "only evaluations were read" in capsys.readouterr().err
+
+
+BAR = "".join(f"\rEpoch {e}/3:  {n}%|█  | {n}/100 [00:01<00:09, loss=2.{n:02d}]" for e in (1, 2) for n in range(1, 101))
+EPOCHS = "".join(f"Epoch {n}/12: train_loss=2.{n:02d} val_loss=9.9\n" for n in range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "records"), [(BAR, "a tqdm bar", 200), (EPOCHS, "one line for each epoch", 12)]
+)
+def test_the_pattern_that_read_offers_reads(
+    text: str, name: str, records: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = log(tmp_path, text)
+    assert main(["read", path]) == 1
+    told = capsys.readouterr().out
+    assert f"it has {name}: give --pattern" in " ".join(told.split())
+    (pattern,) = re.findall(r"^  '(.*)'$", told, re.MULTILINE)
+    assert main(["read", path, "--pattern", pattern, "--json"]) == 0
+    found, _ = rows(capsys)
+    assert len(found) == records
+    assert (found[0]["loss"], found[0]["epoch"]) == (2.01, 1)
+    assert all(one["loss"] < 3 for one in found)
+    assert main(["read", path, "--pattern", pattern]) == 0
+    assert "looks like the log of" not in capsys.readouterr().out

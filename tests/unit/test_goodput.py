@@ -30,6 +30,7 @@ class Stretch(NamedTuple):
     at: array[float]
     columns: dict[str, Column]
     kept: int
+    per_device: bool = False
 
 
 def column(values: Sequence[float | None]) -> Column:
@@ -129,7 +130,7 @@ def test_the_time_around_a_crash_is_told_apart() -> None:
     ]
     times = [Times(attempt=1, started=10.0, ended=18.0), Times(attempt=2, started=25.0, ended=33.0)]
     found = measure(stretches, wall_s=23.0, attempts=times)
-    assert (found.unfinished_s, found.restart_s, found.redone_steps) == (5.0, 13.0, 0)
+    assert (found.unfinished_s, found.restart_s, found.redone_steps) == (5.0, 12.0, 0)  # attempt 2 began to step at 30
 
 
 def test_a_line_every_ten_steps_stands_for_ten() -> None:
@@ -207,7 +208,8 @@ def test_tokens_come_from_where_they_are_printed() -> None:
     assert speed(measure([stretch(steps, dt=2.0, tokens_total=[110, 120, 130, 140])], wall_s=9)) == 5.0
     rates = stretch(steps, dt=2.0, tokens_per_s=[5.0] * 4)
     assert speed(measure([rates], wall_s=9)) == 5.0
-    assert speed(measure([rates], wall_s=9, rate_factor=8)) == 40.0
+    assert speed(measure([rates], wall_s=9, devices=8)) == 5.0
+    assert speed(measure([rates._replace(per_device=True)], wall_s=9, devices=8)) == 40.0
     assert speed(measure([stretch(steps, dt=2.0)], wall_s=9)) is None
 
 
@@ -217,6 +219,40 @@ def test_a_running_count_goes_on_over_pieces_and_not_over_a_resume() -> None:
     first = Stretch(one.span, one.steps, one.at, one.columns, 2)
     assert speed(measure([first, two], wall_s=9)) == 5.0
     assert speed(measure(pieces([first, two], 2), wall_s=9)) == 5.0
+
+
+def test_printed_tokens_that_are_a_counter_are_taken_for_one_wherever_it_is_cut() -> None:
+    counted = [
+        stretch(range(1, 51), dt=0.5, tokens=[step * 100.0 for step in range(1, 51)], kept=20),
+        stretch(range(21, 41), dt=0.5, tokens=[step * 100.0 for step in range(21, 41)], attempt=2),
+    ]
+    for given, expected in ((None, 200.0), (50.0, 100.0)):
+        whole = measure(counted, wall_s=99, tokens_per_step=given)
+        assert speed(whole) == close(expected)
+        for size in (2, 3, 7, 30):
+            assert speed(measure(pieces(counted, size), wall_s=99, tokens_per_step=given)) == close(expected)
+    broken = [100.0 * step for step in range(1, 6)] + [100.0] * 5  # no counter after all
+    assert speed(measure([stretch(range(1, 11), dt=0.5, tokens=broken)], wall_s=99)) == close(200.0)
+    assert speed(measure([stretch(range(1, 4), dt=1.0, tokens=[7.0, 9.0, 8.0])], wall_s=99)) == close(8.0)
+    assert speed(measure([stretch([1, 2, 3], dt=1.0, tokens=[7.0, None, 8.0])], wall_s=99, tokens_per_step=3.0)) == 6.0
+
+
+def test_all_parts_together_fit_into_the_time_that_passed() -> None:
+    two = [
+        stretch(range(1, 11), dt=1.0, at=[float(second) for second in range(101, 111)]),
+        stretch(range(11, 21), dt=1.0, at=[float(second) for second in range(161, 171)], attempt=2),
+    ]
+    times = [Times(attempt=1, started=100.0, ended=110.0), Times(attempt=2, started=150.0, ended=170.0)]
+    found = measure(two, wall_s=70.0, attempts=times)
+    assert (found.productive_s, found.unfinished_s, found.restart_s, found.unknown) == (20.0, 0.0, 50.0, None)
+    assert found.goodput == close(20 / 70)
+    short = measure(two, wall_s=60.0, attempts=times)
+    assert (short.goodput, short.overall_tokens_per_s) == (None, None)
+    assert "50 s more lay between attempts" in str(short.unknown)
+    assert "check the unit" in str(short.unknown)
+    redone = [stretch(range(1, 11), dt=1.0, kept=2), stretch(range(3, 11), dt=1.0, attempt=2)]
+    assert measure(redone, wall_s=18.0).goodput == close(10 / 18)
+    assert measure(redone, wall_s=12.0).goodput is None
 
 
 def test_a_rank_that_lags_behind_adds_nothing() -> None:

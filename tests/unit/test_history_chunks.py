@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from overnight.batches import Batch, Entry, Places
 from overnight.events import Record
 from overnight.history import coding
-from overnight.history.chunks import BLOCK, COARSE, NUMBERS, Table, coarser, pack, summed, unpack_places
+from overnight.history.chunks import BLOCK, COARSE, coarser, pack, summed, unpack_places
 from overnight.history.spans import Part, joined, set_bases, spans_of
+from overnight.history.table import NUMBERS, Table
 
 doubles = st.floats(width=64)
 integers = st.integers(-(2**63), 2**63 - 1)

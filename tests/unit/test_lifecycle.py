@@ -289,6 +289,19 @@ def test_a_nan_stops_without_a_save(state: State) -> None:
     assert over.exit == Exit(signal="SIGKILL")
 
 
+def test_a_nan_that_waited_for_its_step_is_told_with_it_in_the_end() -> None:
+    early = msgspec.structs.replace(NAN, step=None, text="loss is NaN on a line without a step", offset=400)
+    whole = msgspec.structs.replace(NAN, offset=400)
+    stopping = decide(at("running"), early, Plan()).state
+    again = decide(stopping, whole, Plan())
+    assert again.state.order is not None
+    assert again.state.order.text == "loss is NaN at step 21"
+    assert again.actions == (Reorder(order=again.state.order),)
+    assert decide(again.state, whole, Plan()) == Decision(state=again.state)
+    other = msgspec.structs.replace(whole, offset=500, text="loss is NaN at step 22")
+    assert decide(again.state, other, Plan()) == Decision(state=again.state)  # the first one has ended it
+
+
 def test_a_limit_stops_with_a_save() -> None:
     order = decide(at("running"), LIMIT, Plan()).state.order
     assert order is not None
@@ -420,7 +433,18 @@ def test_exit_zero_before_the_planned_end_is_a_failure() -> None:
     over = ended(at("running"), Exit(exit_code=0), Plan(steps=100, last_step=7))
     assert (over.state, over.cause) == ("failed", "ended_early")
     assert over.cause_text == "exited 0 at step 7 of 100 planned"
-    assert "before its first step" in (ended(at("running"), Exit(exit_code=0), Plan(steps=100)).cause_text or "")
+
+
+def test_an_early_end_without_a_step_says_that_nothing_was_read() -> None:
+    """Nobody knows whether it came to its first step: the log of a bar that no reader reads has none."""
+    over = ended(at("running"), Exit(exit_code=0), Plan(steps=100))
+    assert (over.state, over.cause, exit_code(over.state, over.cause)) == ("failed", "ended_early", 100)
+    for part in ("no progress line with a step was read", "how far it came of 100", "`overnight read`", "--pattern"):
+        assert part in (over.cause_text or "")
+    known = msgspec.structs.replace(at("running"), reached=(0.0, 40))  # by the attempt before
+    assert (
+        ended(known, Exit(exit_code=0), Plan(steps=100)).cause_text == "exited 0 before its first step of 100 planned"
+    )
 
 
 @pytest.mark.parametrize("how", [CRASHED, Exit(exit_code=1), Exit(signal="SIGKILL"), Exit()])

@@ -304,6 +304,22 @@ def test_higher_ranks_are_not_measured() -> None:
     assert meter.last_step == 2
 
 
+def test_after_a_restart_the_next_line_is_waited_for_where_a_dt_is_printed() -> None:
+    meter = Meter(Figures(tokens_per_step=100))
+    for step in (1, 2):
+        meter.add(line(step, loss=3.0, dt_s=0.5))
+    meter.begin_attempt()
+    unknown = meter.measure().unknown
+    for name in ("dt_s", "tokens_per_second", "loss_avg"):
+        assert unknown[name] == "wait for the next progress line", name
+    meter.add(line(3, loss=3.0, dt_s=0.5))
+    assert "dt_s" not in meter.measure().unknown
+    silent = Meter(Figures(tokens_per_step=100))
+    silent.add(line(1, loss=3.0))
+    silent.begin_attempt()
+    assert silent.measure().unknown["dt_s"] == "print dt, or wait for a second line with a higher step"
+
+
 def test_ranks_are_learned_anew_with_an_attempt() -> None:
     meter = fed([line(1, rank=0, dt_s=1.0)])
     meter.begin_attempt()

@@ -62,6 +62,8 @@ SAMPLES: dict[str, str] = {
     "DeepSpeed engine": "[2026-03-01] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, lr=[0.0001], mom=[0.9]",
     "ColossalAI": "Epoch 0:  5%|..| {n}/20 [00:01<00:10,  2it/s, Loss=2.41]",
     "Accelerate examples": "08/20/2026 10:00:10 - INFO - __main__ - epoch {n}: perplexity: 25.0 eval_loss: 3.3",
+    "a tqdm bar": " {n}%|▊         | {n}/300 [00:01<01:00, 11.5it/s, val_loss=3.3, loss=2.71]",
+    "one line for each epoch": "Epoch {n}/12: val_loss=3.3 train_loss=2.71 time=3.1s",
 }
 BY_NAME = {program.name: program for program in PROGRAMS}
 
@@ -125,6 +127,62 @@ def test_one_line_is_not_enough(name: str) -> None:
 )
 def test_weak_signs_are_none(text: str) -> None:
     assert recognise([text] * 50) is None
+
+
+BARS = [
+    ("{n}%|▊   | {n}/300 [00:01<01:00, 11.5it/s, loss=2.71]", None),
+    ("\x1b[AEpoch {n}/3:  8%|▊   | {n}/300 [00:01<01:00, 11.5it/s, acc=0.5, loss=2.71, lr=1e-4]", "n"),
+    ("training epoch {n}:   8%|8   | {n}/300 [00:01<01:00, 1.5s/it, train_loss=2.71, val_loss=9.9]", "n"),
+    ("100%|█████| {n}/{n} [1:00:01<00:00, 11.5it/s, Loss=2.71]", None),
+]
+
+
+@pytest.mark.parametrize(("text", "epoch"), BARS)
+def test_a_bar_with_its_loss_behind_it_is_told_and_read(text: str, epoch: str | None) -> None:
+    some = [text.format(n=n) for n in (2, 3)]
+    program = recognise(some)
+    assert program is not None
+    assert (program.name, program.plain) == ("a tqdm bar", True)
+    for n, line in enumerate(some, 2):
+        (record,) = Pattern(str(program.pattern))(Line(line, 0), 0.0, 0) or ()
+        assert (record.step, record.loss, record.epoch) == (n, 2.71, n if epoch else None)
+
+
+EPOCHS = [
+    "Epoch {n}/12: train_loss=2.71",
+    "Epoch [{n}/12] Train Loss: 2.71 | Val Loss: 3.3",
+    "Epoch {n} - val loss: 9.9 - loss: 2.71",
+    "2026-11-29 23:00:01 INFO epoch: {n}, validation loss 9.9, training loss 2.71, acc: 50%",
+    "[Epoch {n}] loss 2.71",
+    "epoch={n} loss=2.71",
+]
+
+
+@pytest.mark.parametrize("text", EPOCHS)
+def test_a_line_for_each_epoch_is_told_and_read(text: str) -> None:
+    some = [text.format(n=n) for n in (2, 3)]
+    program = recognise(some)
+    assert program is not None
+    assert program.name == "one line for each epoch"
+    for n, line in enumerate(some, 2):
+        (record,) = Pattern(str(program.pattern))(Line(line, 0), 0.0, 0) or ()
+        assert (record.step, record.loss, record.epoch) == (None, 2.71, n)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch [{n}/4], Step [10/150], Loss: 2.71",
+        "epoch {n} iteration 5 loss 2.1",
+        "Train Epoch: {n} [640/60000 (1%)]\tLoss: 2.300039",
+        "Epoch {n}: val_loss=3.1",
+        "Epoch {n} began; the last one's loss was not printed",
+        "{{'loss': 2.0, 'epoch': {n}}}",
+        "  5%|█     | {n}/100 [00:01<00:20,  5.0it/s, val_loss=3.1]",
+    ],
+)
+def test_what_says_more_or_less_than_an_epoch_and_a_loss_is_not_taken_for_it(text: str) -> None:
+    assert recognise([text.format(n=n) for n in range(1, 9)]) is None
 
 
 def test_only_the_beginning_is_looked_at_and_long_lines_cost_nothing() -> None:

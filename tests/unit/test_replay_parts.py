@@ -215,13 +215,34 @@ def test_what_is_written_behind_a_mark_is_no_silence() -> None:
 
 
 def test_printed_step_times_say_how_long_it_was_written_for() -> None:
-    reading = monitor(stall_s=8.0)
-    clock = clocked(reading, a_night(30), stall_s=8.0)
+    reading = monitor(stall_s=12.0)
+    clock = clocked(reading, a_night(30), stall_s=12.0)
     found = feed(clock, 1, line(1) + line(2) + line(3), 0, lasting_s=2.0)
     found += clock.finish()
     assert [(one.action, one.at) for one in found if one.action == "stop"] == [
-        ("stop", pytest.approx(START + 3 + 8, abs=1.1))
+        ("stop", pytest.approx(START + 3 + 12, abs=1.1))
     ]
+
+
+@pytest.mark.parametrize(("gap_s", "ends"), [(10.2, False), (13.0, False), (18.0, True)])
+def test_a_limit_finer_than_the_time_marks_is_only_met_beyond_doubt(gap_s: float, *, ends: bool) -> None:
+    """Steps of 0.12 s add up to less than the ten seconds between two marks: what is missing is no silence."""
+    reading = monitor(stall_s=5.0)
+    clock = clocked(reading, a_night(31 + gap_s), stall_s=5.0)
+    found: list[Verdict] = []
+    for n, at in enumerate([1.0, 11.0, 21.0, 21.0 + gap_s, 31.0 + gap_s]):
+        found += feed(clock, at, line(2 * n) + line(2 * n + 1), 100 * n, lasting_s=6.0)
+    assert bool([one for one in found if one.action == "stop"]) == ends
+    if gap_s < 12:
+        assert not found
+
+
+def test_a_save_among_the_steps_is_no_silence_after_it() -> None:
+    reading = monitor(stall_s=5.0)
+    saves = ((START + 4.0, 0.0, True),)
+    clock = clocked(reading, a_night(11, saves=saves), stall_s=5.0)
+    found = feed(clock, 1, line(1) + line(2), 0, lasting_s=1.0)
+    assert not found + list(clock.finish())
 
 
 def test_limits_count_the_seconds_of_attempts_and_money_those_between_them() -> None:

@@ -75,7 +75,8 @@ def test_what_an_end_would_have_saved_by_printed_step_times(capsys: pytest.Captu
     assert verdict["evidence"] == {"loss": "nan"}
     assert (verdict["ends"], verdict["after_end"], verdict["night"]) == (True, False, None)
     assert found["read"] == {
-        "records": 200, "evals": 0, "segments": 1, "steps": 200, "step": 200, "loss": "nan", "nonfinite": 120,
+        "records": 200, "evals": 0, "segments": 1, "anew": 0, "epoch": None, "steps": 200, "step": 200,
+        "loss": "nan", "nonfinite": 120,
         "first_nonfinite": 81, "dt_s": 6000.0,
     }  # fmt: skip
     assert found["night"] is None
@@ -235,7 +236,7 @@ def test_without_dates_time_cannot_be_judged_and_that_is_said(capsys: pytest.Cap
     log = write("train.log", lines(range(100)))
     found = told(capsys, log, "--max-hours", "0.001", "--price", "2/h", "--max-cost", "0.01")
     assert set(found["unjudged"]) == {"stall", "wall_clock", "cost"}
-    assert found["clock"] == {"from": None, "resolution_s": None, "began": None, "until": None}
+    assert found["clock"] == {"from": None, "resolution_s": None, "zone": None, "began": None, "until": None}
     assert "not judged stall, wall_clock, cost:" in " ".join(
         text(capsys, log, "--max-hours", "1")
         .replace("not judged  stall, wall_clock", "not judged stall, wall_clock, cost")
@@ -275,6 +276,18 @@ def test_a_silence_after_the_end_is_saved_too(capsys: pytest.CaptureFixture[str]
     saved = told(capsys, write("train.log", dated(night)))["end"]["saved"]
     assert saved["steps"] == 100
     assert saved["seconds"] == pytest.approx(699, abs=2)
+
+
+@pytest.mark.parametrize("odd", [50, 51, 55, 57, 60])  # a time mark is looked at for each ten seconds
+def test_the_end_has_one_time_from_which_on_is_counted(odd: int, capsys: pytest.CaptureFixture[str]) -> None:
+    night = steps_at(NOON, 100, 1.0)
+    night[odd] = (night[odd][0], f"INFO step: {odd + 1}, loss: nan, dt: 1.0")
+    found = told(capsys, write("train.log", dated(night)))
+    end = found["end"]
+    at, until = (datetime.fromisoformat(text).timestamp() for text in (end["at"], found["clock"]["until"]))
+    assert at == pytest.approx(night[odd][0], abs=0.002)
+    assert until - at == pytest.approx(end["saved"]["seconds"], abs=0.002)
+    assert [one["at"] for one in found["verdicts"] if one["ends"] and not one["after_end"]] == [end["at"]]
 
 
 @pytest.mark.parametrize(
@@ -321,6 +334,59 @@ def test_a_jitter_of_seconds_between_writers_is_no_fall(capsys: pytest.CaptureFi
     assert told(capsys, write("train.log", dated(night)))["clock"]["from"] == "dates"
 
 
+@pytest.mark.parametrize(("form", "zone"), [("%Y-%m-%d %H:%M:%SZ", "printed"), ("%Y-%m-%d %H:%M:%S", "local")])
+def test_only_of_dates_without_a_zone_it_is_said_that_they_are_local(
+    form: str, zone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write("train.log", dated(steps_at(NOON, 100, 1.0), form))
+    found = told(capsys, log)
+    assert found["clock"]["zone"] == zone
+    said = "dates without a zone were taken for local time"
+    assert (said in found["remarks"]) == (said in " ".join(text(capsys, log).split())) == (zone == "local")
+    assert "one for each 10s is looked at" in " ".join(text(capsys, log).split())
+
+
+def test_a_limit_finer_than_the_times_is_said_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", dated(steps_at(NOON, 100, 1.0)))
+    found = told(capsys, log, "--stall", "5s")
+    assert not found["verdicts"], found["verdicts"]
+    assert any("--stall 5s is finer than the 10 s" in one for one in found["remarks"])
+
+
+def test_steps_that_are_counted_anew_are_told_with_their_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"Epoch [{epoch}/4], Step [{step}/150], Loss: 2.5\n" for epoch in range(1, 5) for step in range(10, 151, 10)
+    ]
+    rows[40] = rows[40].replace("2.5", "nan")
+    log = write("train.log", "".join(rows))
+    found = told(capsys, log)
+    assert (found["read"]["segments"], found["read"]["anew"], found["read"]["epoch"]) == (4, 3, 4)
+    assert (found["end"]["step"], found["end"]["epoch"]) == (110, 3)
+    said = " ".join(text(capsys, log).split())
+    assert "would have ended it at step 110 of epoch 3, line 41" in said
+    assert "steps counted anew in each epoch, the last step is 150 of epoch 4" in said
+
+
+def test_a_rewind_is_no_count_that_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", lines([*range(1, 117), *range(81, 141)]))
+    found = told(capsys, log)
+    assert (found["read"]["segments"], found["read"]["anew"]) == (2, 0)
+    assert " in 1 segment" not in text(capsys, write("plain.log", lines(range(50))))
+
+
+def test_only_evaluations_are_said_to_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"iter {step}/1000 train_loss: {3.59 - step / 1000:.2f} val_loss: 3.68\n" for step in range(0, 1000, 50)]
+    said = " ".join(text(capsys, write("evals.log", "".join(rows))).split())
+    assert "only evaluations were read, so no rule could judge the training between them" in said
+    assert "no reader fits" not in said
+
+
+def test_rules_are_named_by_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", lines(range(1, 301)))
+    said = " ".join(text(capsys, log, "--max-steps", "200", "--max-loss", "9").split())
+    assert "--max-loss 9, --max-steps 200" in said
+
+
 def test_zones_are_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(
         f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ} {line}\n" for at, line in steps_at(NOON, 50, 20.0)
@@ -345,7 +411,8 @@ def test_zones_are_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
         (("train.log", "--action", "nonsense=stop"), 2, "there is no rule 'nonsense'"),
         (("train.log", "--pattern", "("), 2, "pattern"),
         (("train.log", "--until", "noon"), 2, "until"),
-        (("train.log", "--restarts", "3"), 2, "unrecognized arguments"),
+        (("train.log", "--restarts", "3"), 2, "replay starts nothing again, so it takes no --restarts"),
+        (("train.log", "--resume-args=--resume"), 2, "takes no --resume-args"),
         (("train.log", "--max-los", "3"), 2, "did you mean --max-loss?"),
         ((), 2, "RUN|LOG"),
     ],

@@ -513,12 +513,77 @@ def test_older_attempts_are_drawn_apart_and_named() -> None:
 # -- bars and units --------------------------------------------------------------------------------------------------
 
 
+def test_what_was_overtaken_is_drawn_above_what_counts() -> None:
+    old = {"attempt": 1, "x": [2, 3], "low": [3.0, 2.0], "high": [3.0, 2.0]}
+    drawn = str(chart(one_chart(x=[1, 2, 3, 4], older=[old]), "c"))
+    assert drawn.index('class="newest"') < drawn.index('class="older"')
+
+
+def test_least_and_last_are_those_of_the_run_and_not_of_a_part() -> None:
+    exact = one_chart(x=[50, 100], low=[1.0, 0.5], high=[2.0, 0.9], least=0.5, least_x=133, last=0.7)
+    assert "least 0.5 at step 133 · last 0.7<" in str(chart(exact, "c"))
+    sick = {**exact, "nonfinite": [[140, "nan"]]}
+    assert "least 0.5 at step 133 · last NaN<" in str(chart(sick, "c"))
+    assert "least 0.5 at step 100 · last 0.5 to 0.9" in str(chart({**exact, "least": None}, "c"))
+
+
+def test_a_mark_is_told_in_words_once() -> None:
+    mark = {"x": 2, "severity": "critical", "text": "loss is NaN at step 2"}
+    value = {**bare(), "charts": [one_chart(x=[1, 2, 3], name=name, marks=[mark]) for name in ("loss", "lr", "dt_s")]}
+    value["charts"][0]["nonfinite"] = [[2, "nan"]]
+    source = page(value)
+    assert source.count("<summary>Marks (1)</summary>") == 1
+    assert source.count("<summary>Marks (") == 1
+
+
+def test_the_axis_of_the_steps_begins_where_the_run_did() -> None:
+    assert 'data-from="0.0"' in str(chart(one_chart(x=[50, 100, 500]), "c"))
+    assert 'data-from="400.0"' in str(chart(one_chart(x=[400, 450, 500]), "c"))
+    assert 'data-from="1.0"' in str(chart(one_chart(x=[1, 2, 3]), "c"))
+
+
+def test_what_is_not_known_is_said_once_and_small() -> None:
+    figures = [
+        {
+            "name": "mfu",
+            "label": "MFU",
+            "value": None,
+            "text": "unknown",
+            "provenance": "give --params; give --peak-tflops",
+        },
+        {"name": "peak", "label": "peak", "value": None, "text": "unknown", "provenance": "give --peak-tflops"},
+        {"name": "devices", "label": "devices", "value": 1, "text": "1", "provenance": "the default"},
+    ]
+    unknown = {
+        "mfu": "give --params",
+        "peak": "give --peak-tflops",
+        "goodput": "goodput is unknown: no times",
+        "log": "gone",
+    }
+    text = Reading(page({**bare(), "figures": figures, "unknown": unknown})).text
+    assert "Not known: MFU, peak. Give --params; give --peak-tflops" in text
+    assert text.count("--peak-tflops") == 1
+    assert "What is not known" in text
+    assert text.count("gone") == 1
+
+
+def test_limits_that_were_not_given_are_those_that_hold() -> None:
+    limits = dict.fromkeys(("max_hours", "max_cost", "stall_s", "start_limit_s", "exit_limit_s"))
+    text = Reading(page({**rich(), "limits": {**limits, "max_hours": 25 / 3600}, "cost": {}})).text
+    assert "Most time25 s" in text
+    assert "Without a new steplearned from the run: no --stall was given" in text
+    assert "To the first steponly an alert" in text
+    assert "Most costno limit" in text
+    assert "Costunknown" not in text
+
+
 def test_the_parts_of_the_time_add_up() -> None:
     parts = slices(rich()["goodput"])
     assert [one.kind for one in parts] == ["productive", "redone", "other", "restart"]
     assert sum(one.seconds or 0 for one in parts) == pytest.approx(14_022.4)
     assert slices({"wall_s": None, "productive_s": 3.0}) == slices({"wall_s": 3.0, "productive_s": None}) == []
-    unknown = slices({"wall_s": 20.0, "productive_s": 10.0, "lost_s": None, "restart_s": 1.0})
+    known = {"goodput": 0.5, "wall_s": 20.0, "productive_s": 10.0}
+    unknown = slices({**known, "lost_s": None, "restart_s": 1.0})
     assert [one.seconds for one in unknown] == [10.0, None, 9.0, 1.0]
 
 

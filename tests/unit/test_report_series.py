@@ -9,10 +9,10 @@ from typing import Any
 
 from fake_views import FakeViews
 
-from overnight.cli.render import harmless
+from overnight.printable import harmless
 from overnight.report import series
 from overnight.report.course import Course
-from overnight.report.text import text
+from overnight.report.text import spelt, text
 from overnight.report.value import Known, build
 from overnight.spec import RunSpec
 
@@ -134,6 +134,56 @@ def test_numbers_that_are_not_finite_are_words_in_the_value() -> None:
     assert found["progress"]["loss_last"] == "nan"
     loss = next(one for one in found["charts"] if one["name"] == "loss")
     assert loss["nonfinite"] == [[3.0, "nan"]]
+
+
+def test_the_least_and_the_last_of_a_curve_are_exact() -> None:
+    rows = [{"step": step, "loss": 5.0 - (step == 4444) + step / 1e6, "dt_s": 1.0} for step in range(1, 20_001)]
+    loss = next(one for one in build(known(FakeViews(rows)))["charts"] if one["name"] == "loss")
+    assert (loss["least"], loss["least_x"], loss["last"]) == (4.004444, 4444, 5.02)
+    assert 4444 not in loss["x"]
+
+
+def test_the_last_good_loss_before_a_nan_is_found_among_many() -> None:
+    rows = [{"step": step, "loss": math.nan if step >= 15_001 else 3.0 - step / 1e5} for step in range(1, 20_001)]
+    facts = [{"at": "2026-11-29T23:00:00.000Z", "fact": "verdict", "rule": "nonfinite", "severity": "critical",
+              "text": "loss is NaN at step 15001", "step": 15_001, "attempt": 1, "source": 0, "offset": 7}]  # fmt: skip
+    found = build(known(FakeViews(rows), facts, state="stopped", cause="nonfinite"))
+    assert (found["progress"]["loss_good"], found["progress"]["loss_good_step"]) == (2.85, 15_000)
+    assert any("is a number is 2.85, at step 15,000" in one for one in found["next"])
+
+
+def test_rates_that_are_printed_without_times_are_said_to_be_the_source() -> None:
+    rows = [{"step": step, "loss": 3.0, "tokens_per_s": 5000.0} for step in range(1, 100)]
+    found = build(known(FakeViews(rows), tokens_per_second_avg=5000.0))
+    figures = {one["name"]: one for one in found["figures"]}
+    assert figures["tokens_per_second"]["provenance"].startswith("rates as printed")
+
+
+def test_an_output_without_bars_gets_ascii() -> None:
+    said = text(build(known(FakeViews(records((1, 40))))), clean=harmless)
+    plain = spelt(said, "ascii")
+    assert plain.isascii()
+    assert not said.isascii()
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in said.splitlines()]
+    assert spelt(said, "utf-8") == said
+    assert spelt(said, None).isascii()
+
+
+def test_evidence_is_named_whole_under_its_folder() -> None:
+    name = "stall-2026-11-30T02-00-00-1/" + "very-" * 6 + "long.txt"
+    folder = "/home/somebody/.local/state/overnight/runs/" + "a-name-that-is-long-" * 2 + "/evidence/"
+    one = known(FakeViews(records((1, 40))))
+    one.proofs = [{"name": name, "path": folder + name, "text": "x"}]
+    said = text(build(one), clean=harmless)
+    assert any(line.strip() == name for line in said.splitlines())
+
+
+def test_limits_are_told_in_the_units_of_the_page() -> None:
+    found = text(
+        build(known(FakeViews(records((1, 40))), limits={"max_hours": 25 / 3600, "stall_s": 600.0})), clean=str
+    )
+    assert "--max-hours (25 s), --stall (10 min)" in found
+    assert "what happened" not in found
 
 
 def test_without_metrics_nothing_is_guessed() -> None:

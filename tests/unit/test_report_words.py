@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from overnight.report.words import innermost, next_steps, sentence
+from overnight.report.advice import innermost, next_steps
+from overnight.report.words import sentence
 
 
 def value(**changes: Any) -> dict[str, Any]:
@@ -115,14 +116,63 @@ def test_a_nan_names_the_line_and_the_last_save_before_it() -> None:
     saves = [{"step": step, "path": f"/ck/{step}.pt", "at": None, "seconds": 1.0} for step in (25, 50, 60)]
     sick = value(outcome={"state": "stopped", "cause": "nonfinite"}, timeline=[verdict("nonfinite")], checkpoints=saves)
     spec = {"argv": ["python", "my train.py"], "resume_args": ["--resume", "auto"]}
-    line, save = next_steps(sick, spec)
+    sick["progress"].update(loss_good=2.75, loss_good_step=59)
+    line, good, why, save = next_steps(sick, spec)
+    assert good == "the last loss before it that is a number is 2.75, at step 59"
+    assert "not started again, because a restart alone does not mend a NaN" in why
     assert "byte 2,004 of /runs/night/output.log" in line
     assert "step: 60, loss: nan" in line
-    assert "is of step 50: /ck/50.pt" in save
+    assert "the last save from before step 60 is /ck/50.pt, of step 50" in save
     assert "overnight run --name night-again -- python 'my train.py' --resume auto" in save
-    assert "in the way your script resumes" in next_steps(sick, {**spec, "resume_args": []})[1]
+    assert "in the way your script resumes" in next_steps(sick, {**spec, "resume_args": []})[-1]
     late = value(timeline=[verdict("nonfinite", step=20)], checkpoints=saves)
-    assert "no save from before step 20 was seen" in next_steps(late, spec)[1]
+    assert "no save from before step 20 was seen; the newest is /ck/60.pt" in next_steps(late, spec)[1]
+
+
+def test_where_steps_are_counted_anew_a_save_is_told_by_its_time() -> None:
+    saves = [{"step": n, "path": f"/ck/{n}.pt", "at": f"2026-11-30T0{n}:00:00Z", "seconds": 1.0} for n in (1, 2, 3)]
+    nan = verdict("nonfinite", step=90, at="2026-11-30T02:30:00.000Z")
+    progress = {"step": 90, "step_in_all": 390, "epoch": 3.0, "loss_good": 2.5, "loss_good_step": 380}
+    found = next_steps(value(timeline=[nan], checkpoints=saves, progress=progress), {})
+    assert "at total step 380" in found[1]
+    assert found[2].startswith("the last save from before it is /ck/2.pt, of step 2")
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        ({"step": 150, "step_in_all": 600, "epoch": 4.0, "steps": None}, "at step 150 of epoch 4 (600 in all)"),
+        ({"step": 150, "step_in_all": 600, "epoch": 4.0, "steps": 600}, "at step 150 of epoch 4 (600 of 600 in all)"),
+        ({"step": 150, "step_in_all": 600, "epoch": None, "steps": None}, "at step 150 (600 in all)"),
+        ({"step": 150, "step_in_all": None, "epoch": 0.4, "steps": 600}, "at step 150 of 600"),
+    ],
+)
+def test_where_steps_are_counted_anew_both_counts_are_told(progress: dict[str, Any], said: str) -> None:
+    ended = value(progress=progress, outcome={"state": "stopped", "cause": "user", "text": "asked for"})
+    assert f"was stopped on request {said} with loss 2.31" in sentence(ended)
+
+
+@pytest.mark.parametrize(
+    ("cause", "flag"),
+    [("wall_clock", "--max-hours H"), ("max_steps", "--max-steps N"), ("cost", "--max-cost X"), ("user", "")],
+)
+def test_after_a_limit_or_a_stop_the_way_on_is_told(cause: str, flag: str) -> None:
+    saves = [{"step": 50, "path": "/ck/50.pt", "at": None, "seconds": 1.0}]
+    ended = value(outcome={"state": "stopped", "cause": cause, "text": "x"}, checkpoints=saves)
+    (said,) = next_steps(ended, {"argv": ["python", "t.py"], "resume_args": ["--resume"]})
+    assert "the newest save that was seen is /ck/50.pt, of step 50" in said
+    again = f"overnight run --name night-again {flag} -- python t.py --resume".replace("  ", " ")
+    assert again in said
+    assert (f"with a higher limit (`{flag}`)" in said) == bool(flag)
+    assert "no save of it was seen" in next_steps({**ended, "checkpoints": []}, {})[0]
+
+
+def test_of_evaluations_alone_it_is_said_that_only_they_were_read() -> None:
+    log = {"bytes": 9, "why": "only evaluations were read, and its program is not known"}
+    found = value(kind="log", outcome={"state": "unknown", "text": None}, log=log,
+                  progress={"records": None, "eval": {"last": 2.7}, "step": None})  # fmt: skip
+    assert sentence(found).startswith("only evaluations were read, so nothing is known of the loss between them")
+    assert next_steps(found, {})[0].startswith("only evaluations were read, so a NaN between them would not have been")
 
 
 SUMMARY = """\

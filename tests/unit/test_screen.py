@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight.cli.bars import only_a_bar, superseded
-from overnight.cli.screen import LONGEST_LINE, REACH, Lines, Shown
+from overnight.bars import only_a_bar, superseded
+from overnight.screen import LONGEST_LINE, REACH, Lines, Shown
 
 BLOCK = 1 << 18
 TQDM = " {0}%|{1:10}| {0}/100 [00:{0:02d}<01:00,  9.{0:02d}it/s]"
@@ -336,3 +336,11 @@ def test_memory_is_bounded_whatever_is_printed(flood: str) -> None:
     assert len(feed._rows) <= REACH + 1
     assert held < 4 << 20
     assert peak < 24 << 20
+
+
+def test_digits_without_end_cost_no_time_without_end() -> None:
+    """A frame of digits is looked through once: a pattern that starts anew at each of them took a minute for one."""
+    shown = Lines(0)
+    for _ in range(20):
+        shown.feed(b"ids " + b"9" * 1990 + b"\r")
+    assert [line.text for line in shown.feed(b"done\n")][-1] == "done"

@@ -18,10 +18,11 @@ from overnight.asked import in_force
 from overnight.changes import changed
 from overnight.cli.page import local, money
 from overnight.cli.parser import Parser, new_parser
-from overnight.cli.render import figure, harmless, span
+from overnight.cli.render import figure, span
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES, Setting
+from overnight.printable import harmless
 from overnight.quantities import RefusedError, epoch_of, quoted
 from overnight.settings import NOT_ASKED, rule_action
 from overnight.spec import RunSpec

@@ -9,8 +9,8 @@ import msgspec
 from overnight import client
 from overnight.cli.look import as_json
 from overnight.cli.parser import new_parser
-from overnight.cli.render import harmless
 from overnight.errors import UsageError
+from overnight.printable import harmless
 from overnight.proof import Check, prove
 from overnight.quantities import duration_s
 from overnight.rehearsal import Logout

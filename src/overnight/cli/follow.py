@@ -11,7 +11,7 @@ import select
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from overnight.cli.screen import Lines
+from overnight.screen import Lines
 
 if TYPE_CHECKING:
     from inotify_simple import INotify

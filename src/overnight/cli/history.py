@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -45,9 +46,13 @@ def export(words: list[str]) -> int:
         raise UsageError("--json goes with -o FILE only; --to jsonl writes the records as JSON")
     folder = client.find(client.find_home(), args.name)
     from overnight import exporting
-    from overnight.cli.render import harmless
+    from overnight.history.completeness import behind
     from overnight.history.views import Views
+    from overnight.printable import harmless
 
+    if behind(folder):
+        said = f"not all of the log of {folder.name} is stored: `overnight reindex {folder.name}` reads it again"
+        print(harmless(f"overnight: {said}"), file=sys.stderr)
     kinds = exporting.KINDS if args.kind == "all" else (args.kind,)
     with Views(folder.metrics_db) as views:
         what = exporting.export(views, kinds, every=args.all_attempts)
@@ -60,11 +65,19 @@ def export(words: list[str]) -> int:
         path = Path(args.output)
         count = exporting.to_file(what, path, args.to)
         columns = list(what.columns.types)
+    told = harmless(f"{count} rows of {len(columns)} columns in {path}")
     if args.json:
-        print(json.dumps({"file": str(path.absolute()), "rows": count, "columns": columns}))
-    else:
-        print(harmless(f"{count} rows of {len(columns)} columns in {path}"))
+        told = json.dumps({"file": str(path.absolute()), "rows": count, "columns": columns})
+    print(told, file=sys.stderr if _is_stdout(path) else sys.stdout)
     return 0
+
+
+def _is_stdout(path: Path) -> bool:
+    """Say whether a file is what standard output leads to, such as ``/dev/stdout``."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False
 
 
 def reindex(words: list[str]) -> int:
@@ -72,16 +85,21 @@ def reindex(words: list[str]) -> int:
     parser = new_parser("reindex", REINDEX_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="a run that has ended, or the beginning of its name")
     parser.add_argument("--log", metavar="FILE", help="where its log lies now (default: where the run wrote it)")
-    parser.add_argument("--json", action="store_true", help="print one object: records, kept, verdicts, file")
+    parser.add_argument("--json", action="store_true", help="print one object: records, kept, verdicts, lost, file")
     args = parser.parse_args(words)
     folder = client.find(client.find_home(), args.name)
     from overnight import reindexing
-    from overnight.cli.render import harmless
+    from overnight.printable import harmless
 
     found = reindexing.reindex(folder, None if args.log is None else Path(args.log))
     if args.json:
         print(json.dumps({**found._asdict(), "file": str(folder.metrics_db)}))
         return 0
     kept = f", {found.kept} of them kept from log files that are gone" if found.kept else ""
-    print(harmless(f"{folder.name}: {found.records} records{kept}, {found.verdicts} verdicts in {folder.metrics_db}"))
+    lost = f" ({found.lost} fewer than were stored: the log, read now, does not give them)" if found.lost else ""
+    print(
+        harmless(
+            f"{folder.name}: {found.records} records{kept}{lost}, {found.verdicts} verdicts in {folder.metrics_db}"
+        )
+    )
     return 0

@@ -27,10 +27,10 @@ from overnight.cli.look import settle
 from overnight.cli.notice import StopNews, farewell, own_start
 from overnight.cli.parser import INTERRUPTED, new_parser
 from overnight.cli.render import live_line
-from overnight.cli.screen import Lines, Shown
 from overnight.cli.terminal import drawable
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
+from overnight.screen import Lines, Shown
 
 LOGS_EXAMPLES = """\
   overnight logs                  all the latest run wrote, each bar once
@@ -63,7 +63,10 @@ def logs(words: list[str]) -> int:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--raw", action="store_true", help="byte for byte, as the training wrote it")
     form.add_argument("--json", action="store_true", help="one object per line: {offset, text}")
-    args = parser.parse_args(words)
+    args, strange = parser.parse_known_args(words)
+    if strange:
+        hint = "; did you mean -n?" if strange[0].partition("=")[0] in ("--tail", "--last", "--head") else ""
+        parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
     if args.lines is not None and not (args.lines.isascii() and args.lines.isdigit() and len(args.lines) < 16):
         raise UsageError(f"--lines cannot be {args.lines!r}: give a whole number such as 20")
     count = int(args.lines) if args.lines is not None else FOLLOWED_LINES if args.follow else None

@@ -13,11 +13,12 @@ from typing import Any
 
 from overnight import client
 from overnight.cli.follow import offset_of_last_shown
-from overnight.cli.render import ending, harmless, hook_words, red, span
-from overnight.cli.screen import Lines
+from overnight.cli.render import ending, hook_words, red, span
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal
+from overnight.printable import harmless
+from overnight.screen import Lines
 
 COUNTED_BYTES = 1 << 20
 CRASH_LINES = 20
@@ -74,7 +75,7 @@ def unread(folder: RunFolder, one: client.Status) -> str | None:
     lines = _count_lines(one["log"], own_start(folder, one["log"]))
     if lines is None:
         return None
-    hint = f"see `overnight logs {folder.name} -n 5` and `--pattern`"
+    hint = f"see `overnight read {folder.name}` and `--pattern`"
     if one["state"] in client.ENDED:
         return f"no progress line was read ({lines}), so a NaN would not have been seen: {hint}"
     return f"{lines}, none read as progress, so a NaN would not be seen: {hint}"

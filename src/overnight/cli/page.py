@@ -10,10 +10,10 @@ import re
 from overnight.cli.render import (
     WIDTH,
     backoff_s,
+    beside_step,
     epoch,
     figure,
     folded,
-    harmless,
     hook_words,
     painted,
     percent,
@@ -24,6 +24,7 @@ from overnight.cli.render import (
 )
 from overnight.kept import ENDED
 from overnight.patience import hooks_left, kept
+from overnight.printable import harmless
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ MISSING = {
     "loss": "no progress line has been read yet",
     "step": "no progress line has been read yet",
 }
+
+OVER = {
+    "no progress line has been read yet": "no progress line was read",
+    "wait for a progress line": "no progress line was read",
+    "wait for the next progress line": "its last attempt printed no progress line",
+    "print dt, or wait for a second line with a higher step": "print dt (no second line with a higher step came)",
+    "not read yet": "not read",
+}
+"""What is said of an ended run instead of what would make a figure known: nobody need wait for anything."""
 
 
 def status_text(
@@ -113,7 +123,7 @@ def _trouble(one: Status, now: float) -> list[str]:
 def _figures(one: Status) -> list[tuple[str, str]]:
     steps = f" of {one['steps']}" if one.get("steps") else ""
     known = {
-        "step": ("step", figure(one["step"], 12) + steps),
+        "step": ("step", figure(one["step"], 12) + steps + beside_step(one)),
         "loss": ("loss", f"{figure(one['loss'], 6)} (window average {_or_unknown(figure(one['loss_avg'], 6))})"),
         "tokens_per_second": ("tokens/s", thousands(one["tokens_per_second"])),
         "tflops": ("TFLOP/s", figure(one["tflops"], 5)),
@@ -181,7 +191,11 @@ def _from(source: str | None) -> str:
 def _why_unknown(one: Status, key: str) -> str:
     unknown = one.get("unknown")
     why = unknown.get(key) if isinstance(unknown, dict) else None
-    return str(why or MISSING.get(key, "not read yet"))
+    said = str(why or MISSING.get(key, "not read yet"))
+    if one["state"] in ENDED:
+        for wait, instead in OVER.items():
+            said = said.replace(wait, instead)
+    return said
 
 
 def _active_s(one: Status, now: float) -> float | None:
@@ -271,12 +285,7 @@ def _places(one: Status, now: float, attach: str | None, report: str | None) -> 
     if one["attempt"] is not None:
         rows.append(("process", f"attempt {one['attempt']}, pid {figure(one['pid'], 12)}{_exit_words(one)}"))
     active_s = _active_s(one, now)
-    active = f", active {span(active_s)}" if active_s is not None else ""
-    for label, at in (("started", one["started_at"] or one["created_at"]), ("ended", one["ended_at"])):
-        moment = epoch(at)
-        if moment is not None:
-            live = active if (label == "ended") == bool(one["ended_at"]) else ""
-            rows.append((label, f"{at} ({span(max(0.0, now - moment))} ago){live}"))
+    rows += _times_rows(one, now, "" if active_s is None else f", active {span(active_s)}")
     keepers = [f"{role} {_keeper(one[role])}" for role in ("supervisor", "shim") if one[role] is not None]
     if one["ended_at"] is None:
         rows.append(("kept by", ", ".join(keepers)))
@@ -284,14 +293,43 @@ def _places(one: Status, now: float, attach: str | None, report: str | None) -> 
         rows.append(("engine", f"{one['engine']}" + (f": {attach}" if attach else "")))
     saved = one["checkpoint"]
     if saved:
-        marks = [word for word in ("valid", "healthy") if saved.get(word)]
-        rows.append(("checkpoint", f"step {saved.get('step')} {saved.get('path')} {' '.join(marks)}".rstrip()))
+        rows.append(("checkpoint", _saved_words(saved)))
     rows.append(("log", one["log"] or "unknown"))
     if report is not None:
         rows.append(("report", report))
     notes = one.get("notes")
     rows += [("note", str(note)) for note in (notes if isinstance(notes, list) else ())]
     return rows
+
+
+def _times_rows(one: Status, now: float, active: str) -> list[tuple[str, str]]:
+    """Return when a run was first started, its newest attempt where that is another, when it ended and what it took."""
+    newest = one["started_at"] or one["created_at"]
+    told = (each.get("started_at") for each in one["attempts"] if each.get("n") == 1)
+    first = next((at for at in (*told, one["created_at"], newest) if epoch(at) is not None), None)
+    began, ended = epoch(first), epoch(one["ended_at"])
+    rows = []
+    if began is not None:
+        again = epoch(newest) if (one["attempt"] or 1) > 1 else None
+        beside = "" if again is None else f"; attempt {figure(one['attempt'], 12)} {_ago(again, now)} ago"
+        rows.append(("started", f"{first} ({_ago(began, now)} ago{beside}){'' if one['ended_at'] else active}"))
+    if ended is not None:
+        took = "" if began is None else f", {span(max(0.0, ended - began))} after its start"
+        rows.append(("ended", f"{one['ended_at']} ({_ago(ended, now)} ago{took}){active}"))
+    return rows
+
+
+def _ago(moment: float, now: float) -> str:
+    return span(max(0.0, now - moment))
+
+
+def _saved_words(saved: Status) -> str:
+    """Return what a checkpoint's marks mean: they come of the log alone, and nobody has opened it."""
+    marks = ["valid" if saved.get("valid") else "not looked into"]
+    if saved.get("healthy") is not None:
+        marks.append("before anything critical" if saved["healthy"] else "not before the first critical verdict")
+    step = "step unknown" if saved.get("step") is None else f"step {saved['step']}"
+    return f"{step} {saved.get('path')} ({', '.join(marks)})"
 
 
 def _keeper(who: Status) -> str:

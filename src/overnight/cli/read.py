@@ -8,8 +8,9 @@ import json
 import sys
 
 from overnight.cli.parser import new_parser
-from overnight.cli.render import WIDTH, harmless
+from overnight.cli.render import WIDTH
 from overnight.events import jsonable
+from overnight.printable import harmless
 from overnight.quantities import quoted
 
 TYPE_CHECKING = False
@@ -133,7 +134,7 @@ def _sentences(log: LogSource, found: Found, lowest: LowestRank) -> Iterator[str
     if found.first_step is None and found.records["train"]:
         yield "No step is printed; only the epoch says how far it is."
     program = found.program()
-    if program is not None:
+    if program is not None and not program.plain:
         yield f"It looks like the log of {program.name}."
     for sentence in _remarks(lowest):
         yield f"{_begun(sentence)}."
@@ -163,19 +164,22 @@ def _misfit(log: LogSource, found: Found) -> str:
         return f"{name} is not text, so that no reader fits; give a log, unpacked if it was packed"
     said = f"no reader fits {name} yet: no training record was found in {_counted(found.lines, 'line')}"
     if found.records["eval"]:
-        said += f" ({_counted(found.records['eval'], 'record')} of evaluations)"
+        evals = _counted(found.records["eval"], "record")
+        said = f"only evaluations were read from {name}, {evals} in {_counted(found.lines, 'line')}"
+        said += ": no rule judges the loss between them"
     if log.pattern is not None:
         return f"no line of {name} matches --pattern {quoted(log.pattern)}; without it the known shapes are tried"
     program = found.program()
     if program is None or program.reader is not None:
         seen = "" if program is None else f" in what looks like the log of {program.name}"
         return f"{said}{seen}; give --pattern, or let the script print lines such as step: 5, loss: 2.1"
-    advice = f"{said}; it looks like the log of {program.name}: {program.advice}"
+    looks = f"it has {program.name}" if program.plain else f"it looks like the log of {program.name}"
+    advice = f"{said}; {looks}: {program.advice}"
     return advice if program.pattern is None else f"{advice}; for example --pattern '{program.pattern}'"
 
 
 def _begun(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:] if sentence.startswith(("no ", "rank")) else sentence
+    return sentence[:1].upper() + sentence[1:] if sentence.startswith(("no ", "rank", "only ")) else sentence
 
 
 def _print_nearest(found: Found) -> None:

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 
+from overnight.printable import STRANGE
 from overnight.readers.programs import ENOUGH_LINES, recognise
 from overnight.readers.sniff import Sniffer
 from overnight.tail import Tail
@@ -33,7 +34,7 @@ _WORD = 6  # what a word of progress is worth, beside at most 4 numbers
 _LONGEST = 2000
 _NUMBER = re.compile(r"[0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?|(?<![a-z])(?:nan|inf)(?![a-z])", re.IGNORECASE)
 _WORDS = re.compile(r"(?<![a-z])(?:loss|step|iter|iteration|epoch|batch|lr|s/it|it/s)(?![a-z])", re.IGNORECASE)
-_STRANGE = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
+_STRANGE = re.compile(STRANGE)
 
 
 class Found:
@@ -141,7 +142,8 @@ def read_records(
         if ended:
             return
         if over:
-            begins.pop(0)
+            while begins and begins[0] <= place:  # an attempt that printed nothing begins where the next one does
+                begins.pop(0)
             sniffer = Sniffer([make() for make in makers])
 
 

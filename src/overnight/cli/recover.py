@@ -10,8 +10,8 @@ import msgspec
 
 from overnight import autostart, client, recovery
 from overnight.cli.parser import new_parser
-from overnight.cli.render import harmless
 from overnight.folder import RunFolder
+from overnight.printable import harmless
 
 RECOVER_EXAMPLES = """\
   overnight run --recover --resume-args '--resume latest' -- python train.py

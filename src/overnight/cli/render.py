@@ -9,6 +9,7 @@ import re
 
 from overnight.kept import ENDED
 from overnight.patience import hooks_failed
+from overnight.printable import harmless
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,50 +21,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 # -- single values ---------------------------------------------------------------------------------------------------
-
-# Kept as text: `re` compiles them on first use and remembers; `ls` of plain names never needs them.
-_ESCAPE = (
-    r"\x1b\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI: colours, cursor
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC, DCS, SOS, PM, APC: titles, links
-    r"|\x1b[ -/]*[0-~]?"  # the two-byte rest
-)
-_HARMFUL = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]"
-
-
-def harmless(text: str) -> str:
-    """Return one line of text without anything that moves a cursor, colours or reorders."""
-    if text.isprintable():
-        return text
-    return _mask(re.sub(_ESCAPE, "", text).replace("\0", "").replace("\n", " "))
-
-
-def _mask(text: str) -> str:
-    return re.sub(_HARMFUL, "\N{REPLACEMENT CHARACTER}", text)
-
-
-def clean_line(line: bytes) -> str:
-    """Return a log line as a person should see it: bars collapsed to their last state, control characters harmless."""
-    text = line.decode("utf-8", "replace")
-    if text.isprintable():
-        return text
-    text = re.sub(_ESCAPE, "", text.replace("\0", ""))
-    frames = [frame for frame in text.rstrip("\r\n").split("\r") if frame]
-    return _mask(_rub_out(frames[-1])) if frames else ""
-
-
-def _rub_out(frame: str) -> str:
-    """Carry out backspaces: what comes after one is written over what stood before it."""
-    if "\b" not in frame:
-        return frame
-    cells: list[str] = []
-    at = 0
-    for sign in frame:
-        if sign == "\b":
-            at = max(0, at - 1)
-            continue
-        cells[at : at + 1] = [sign]
-        at += 1
-    return "".join(cells)
 
 
 def figure(value: Any, digits: int = 4) -> str:
@@ -191,11 +148,19 @@ def hook_words(one: Status) -> str | None:
     return f"{many}: {harmless(str(text))}" if text else many
 
 
+def beside_step(one: Status) -> str:
+    """Return the epoch that belongs to a step, where the log prints one: " (epoch 4)"; some count anew in each."""
+    known = one.get("epoch")
+    if one["step"] is None or not isinstance(known, (int, float)) or not -1e9 < known < 1e9:
+        return ""
+    return f" (epoch {figure(known)})"
+
+
 def ending(one: Status) -> str:
     """Return one sentence on how a run ended, or how it is doing."""
     said = f": {harmless(one['cause_text'])}" if one["cause_text"] else ""
     named = re.search(r"\bstep \d", said) is not None
-    step = f", at step {one['step']}" if one["step"] is not None and not named else ""
+    step = f", at step {one['step']}{beside_step(one)}" if one["step"] is not None and not named else ""
     return f"{one['name']} {plain_state(one)}{said}{step}"
 
 
@@ -212,6 +177,9 @@ def folded(text: object, indent: str, first: str | None = None, *, width: int = 
 # -- ls --------------------------------------------------------------------------------------------------------------
 
 
+STEP_WIDTH = 10
+
+
 def table(runs: list[Status], *, now: float, colours: bool, width: int = WIDTH) -> str:
     """Return the list of runs, one line each, at most ``width`` columns; below it what is wrong with some."""
     rows = [_row(one, now) for one in runs]
@@ -225,6 +193,9 @@ def table(runs: list[Status], *, now: float, colours: bool, width: int = WIDTH) 
         text = _line(row, widths)
         lines.append(painted(text, one, colours=colours))
     for one in runs:
+        if one["cause"] == "ended_early" and one.get("records") == 0:
+            unread = f"{one['name']}: no progress line was read; `overnight read {one['name']}` tells why"
+            lines.extend(folded(unread, "  ", width=width))
         if one["state"] != "damaged" and not one.get("hooks"):
             continue
         if one["state"] == "damaged":
@@ -236,11 +207,13 @@ def table(runs: list[Status], *, now: float, colours: bool, width: int = WIDTH) 
 
 
 def _row(one: Status, now: float) -> tuple[str, ...]:
-    began = epoch(one["started_at"] or one["created_at"])
+    began = epoch(one["created_at"] or one["started_at"])
+    step = figure(one["step"], 12)[:STEP_WIDTH]
+    beside = step + beside_step(one).replace(" (epoch ", " ep").removesuffix(")")
     return (
         harmless(one["name"]),
         state_words(one, now),
-        figure(one["step"], 12)[:10],
+        beside if len(beside) <= STEP_WIDTH else step,
         figure(one["loss"]),
         thousands(one["tokens_per_second"]),
         percent(one["mfu"]),
@@ -263,7 +236,9 @@ def live_line(one: Status, now: float | None = None) -> str:
     """Return the line below a live log: state, step, loss, speed; ``now`` counts a back-off down."""
     parts = [str(one["name"]), state_words(one, now)]
     if one["step"] is not None:
-        parts.append(f"step {figure(one['step'], 12)}" + (f"/{one['steps']}" if one.get("steps") else ""))
+        parts.append(
+            f"step {figure(one['step'], 12)}" + (f"/{one['steps']}" if one.get("steps") else "") + beside_step(one)
+        )
     for label, text in (
         ("loss", figure(one["loss"])),
         ("tok/s", thousands(one["tokens_per_second"])),

@@ -32,7 +32,7 @@ ENDED_BY_A_RULE = 1
 
 def replay(words: list[str]) -> int:
     """Judge a finished run or log again."""
-    args = _parser().parse_args(words)
+    args = _parser().parse_args(_refused(words))
     told = _replayed(args)
     if args.json:
         from overnight.cli.look import as_json
@@ -47,7 +47,24 @@ def replay(words: list[str]) -> int:
 
 def replayed_words(words: list[str]) -> dict[str, Any]:
     """Return what ``overnight replay WORDS --json`` prints, before it is printed."""
-    return _replayed(_parser().parse_args(words))
+    return _replayed(_parser().parse_args(_refused(words)))
+
+
+def _refused(words: list[str]) -> list[str]:
+    """Return the words; UsageError for a flag that says how a run is started again, which a replay never does."""
+    from overnight.errors import UsageError
+    from overnight.options import SETTINGS
+
+    again = {f"--{one.name.replace('_', '-')}" for one in SETTINGS if one.group == "again"}
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag in again:
+            message = (
+                f"replay starts nothing again, so it takes no {flag}: of a run it says whether it would have been "
+                "started again by the run's own settings, and a log is one attempt"
+            )
+            raise UsageError(message)
+    return words
 
 
 def _parser() -> Parser:
@@ -77,6 +94,7 @@ def _replayed(args: argparse.Namespace) -> dict[str, Any]:
         spec = _spec_of_log(args, subject, past, remarks)
     else:
         past, spec, more = _run(args, subject)
+    remarks += replayed.remarks_on(past, spec)
     done = judge(past, spec, remarks.append)
     if run is None:
         return replayed.document(done, past, spec, name=None, night=None, remarks=remarks)

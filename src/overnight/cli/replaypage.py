@@ -5,7 +5,8 @@ Pure: the dict of ``replayed.document`` in, text out. No run folder, no log.
 
 from __future__ import annotations
 
-from overnight.cli.render import WIDTH, epoch, figure, folded, harmless, span, thousands
+from overnight.cli.render import WIDTH, figure, folded, span, thousands
+from overnight.printable import harmless
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +19,9 @@ SHOWN = 40
 """Verdicts and lines shown; --json has more."""
 
 SOURCES = {"journal": "the run's journal", "dates": "the dates in the lines", "dt": "the printed step times"}
-ASKED = {
-    "max_loss": "no loss above",
-    "vocab_size": "vocabulary",
-    "stall_s": "no step for",
-    "start_limit_s": "first step within",
-    "exit_limit_s": "exit within",
-    "max_hours": "hours",
-    "until": "until",
-    "max_steps": "steps",
-    "max_cost": "cost",
-}
+ASKED = (
+    "max_loss", "vocab_size", "stall_s", "start_limit_s", "exit_limit_s", "max_hours", "until", "max_steps", "max_cost",
+)  # fmt: skip
 
 
 def replay_text(told: Told) -> str:
@@ -50,16 +43,20 @@ def _title(told: Told) -> str:
 def _answer(told: Told) -> str:
     """Return the one sentence: would it have been ended, and was it."""
     end = told["end"]
+    if not told["read"]["records"] and not told["verdicts"] and told["read"]["evals"]:
+        return "only evaluations were read, so no rule could judge the training between them"
     if not told["read"]["records"] and not told["verdicts"]:
         return "nothing in it was read as a training record, so no rule on records could judge"
     if end is None:
         return "no rule would have ended it"
-    said = f"{end['rule']} would have ended it {_where(end)}"
+    said = f"{end['rule']} would have ended it {_where(end, told)}"
     how = next((one["night"]["how"] for one in told["verdicts"] if _same_place(one, end) and one["night"]), None)
     if how in ("same", "changed"):
         said += ", where it was told that night, too"
     elif how is not None:
-        said += {"earlier": ", earlier than that night", "later": ", later than that night"}.get(how, ", newly")
+        said += {"earlier": ", earlier than that night", "later": ", later than that night"}.get(
+            how, ", which nothing told that night"
+        )
     return said
 
 
@@ -76,11 +73,23 @@ def _same_place(one: Told, end: Told) -> bool:
     return bool(one["ends"] and one["rule"] == end["rule"] and one["offset"] == end["offset"] and not one["after_end"])
 
 
-def _where(one: Told) -> str:
-    step = "" if one["step"] is None else f"at step {one['step']}"
+def _where(one: Told, told: Told) -> str:
+    step = "" if one["step"] is None else f"at step {_step(one, told)}"
     line = "" if one["line"] is None else f"line {one['line']:,}"
-    at = "" if line or one["at"] is None else f"at {one['at'][:19]}Z"
+    at = "" if line or one["at"] is None else f"at {_clock(one['at'])}"
     return ", ".join(word for word in (step, line, at) if word) or "at a place that nobody knows"
+
+
+def _step(one: Told, told: Told) -> str:
+    """Return a step, with its epoch where steps are counted anew in each."""
+    epoch = one.get("epoch")
+    if not told["read"]["anew"] or not isinstance(epoch, (int, float)) or epoch != int(epoch):
+        return str(one["step"])
+    return f"{one['step']} of epoch {int(epoch)}"
+
+
+def _clock(at: str) -> str:
+    return f"{at[:10]} {at[11:19]} UTC"
 
 
 def _head(told: Told) -> list[str]:
@@ -91,7 +100,7 @@ def _head(told: Told) -> list[str]:
         lines += _row("then", _then(told))
         # What came after an end that the night had too, or after which it would have gone on, is not saved by it.
         label = "after it" if told["end"]["again"] or _then_too(told) else "saved"
-        lines += _row(label, _saved(told["end"]["saved"]))
+        lines += _row(label, _saved(told["end"]["saved"], again=read["segments"] - 1 > read["anew"]))
     if told.get("outcome"):
         outcome = told["outcome"]
         cause = f" ({outcome['cause']})" if outcome["cause"] else ""
@@ -99,16 +108,26 @@ def _head(told: Told) -> list[str]:
         lines += _row("that night", f"{outcome['state']}{cause}{said}")
     elif told.get("live"):
         lines += _row("that night", "not over yet: judged as far as it has come")
-    reader = f"read by {log['reader']}" if log["reader"] else "no reader fits"
+    none = "only evaluations were read" if read["evals"] else "no reader fits"
+    reader = f"read by {log['reader']}" if log["reader"] else none
     lines += _row("log", f"{log['path']} ({thousands(log['bytes'])} bytes, {log['lines']:,} lines, {reader})")
-    many = f"{read['records']:,} records in {read['segments']:,} segments" if read["records"] else "no records"
-    last = "" if read["step"] is None else f", the last step is {read['step']}, its loss {figure(read['loss'])}"
-    lines += _row("read", many + last)
+    many = _many(read["records"], "record")
+    if read["segments"] > 1:
+        many += f" in {read['segments']:,} segments" + (", steps counted anew in each epoch" if read["anew"] else "")
+    last = "" if read["step"] is None else f", the last step is {_step(read, told)}, its loss {figure(read['loss'])}"
+    evals = f" of training, {_many(read['evals'], 'evaluation')}" if read["evals"] else ""
+    lines += _row("read", (many if read["records"] else "no records") + evals + last)
     if clock["from"] is not None:
-        lines += _row("time", f"from {SOURCES[clock['from']]}, to about {span(clock['resolution_s'])}")
+        every = f"one for each {span(clock['resolution_s'])} is looked at"
+        fine = every if clock["from"] == "dates" else f"to about {span(clock['resolution_s'])}"
+        lines += _row("time", f"from {SOURCES[clock['from']]}, {fine}")
     lines += _row("rules", _rules(told))
     lines += [line for rule, why in _grouped(told["unjudged"]).items() for line in _row("not judged", f"{rule}: {why}")]
     return lines
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _grouped(unjudged: dict[str, str]) -> dict[str, str]:
@@ -123,11 +142,12 @@ def _then(told: Told) -> str:
     return f"the run would have been {end['then']}" if end["again"] else f"the run would have ended: {end['then']}"
 
 
-def _saved(saved: Told) -> str:
+def _saved(saved: Told, *, again: bool) -> str:
     """Return what came after the end, in steps, time and money, as far as each is known."""
     if not saved["records"] and not saved["seconds"]:
         return "nothing: the log ends there"
-    parts = [f"{saved['steps']:,} steps"]
+    again = again and saved["steps"] > 0
+    parts = [_many(saved["steps"], "step") + (", those that were done again counted once more" if again else "")]
     if saved["seconds"] is None:
         parts.append("for a time that nobody knows (no times in the log, no step time printed)")
     else:
@@ -147,10 +167,10 @@ def _rules(told: Told) -> str:
             if name == "actions":
                 words += [f"{rule}={to}" for rule, to in after.items() if before.get(rule) != to]
             else:
-                words.append(f"{_label(name)} {_setting(name, after)} (was {_setting(name, before)})")
+                words.append(f"--{_label(name)} {_setting(name, after)} (was {_setting(name, before)})")
         return "the run's own, but " + ", ".join(words)
     rules = told["rules"]
-    words = [f"{label} {_setting(name, rules[name])}" for name, label in ASKED.items() if rules[name] is not None]
+    words = [f"--{_label(name)} {_setting(name, rules[name])}" for name in ASKED if rules[name] is not None]
     words += [f"{rule}={action}" for rule, action in rules["actions"].items()]
     own = "the run's own" if told["kind"] == "run" else "the defaults" if not words else "as given"
     return f"{own}: {', '.join(words)}" if words else own
@@ -178,7 +198,7 @@ def _verdicts(told: Told) -> list[str]:
         if one["after_end"] and not told_end:
             told_end = True
             lines.append("  -- after the end --")
-        lines += _verdict(one)
+        lines += _verdict(one, told)
     left = len(verdicts) - SHOWN
     left = max(0, left) + told["left_out"]
     if left:
@@ -187,10 +207,10 @@ def _verdicts(told: Told) -> list[str]:
     return lines
 
 
-def _verdict(one: Told) -> list[str]:
+def _verdict(one: Told, told: Told) -> list[str]:
     night = one["night"]
     beside = "" if night is None else f"  [{_beside(one, night)}]"
-    lines = folded(f"{one['severity']} {one['rule']} {_where(one)} -> {one['action']}{beside}", "    ", "  ")
+    lines = folded(f"{one['severity']} {one['rule']} {_where(one, told)} -> {one['action']}{beside}", "    ", "  ")
     lines += folded(one["text"], "    ")
     if one["line_text"]:
         text = harmless(one["line_text"])
@@ -208,7 +228,7 @@ def _beside(one: Told, night: Told) -> str:
     if night["how"] == "changed":
         return f"that night -> {night['action']}" if night["action"] != one["action"] else "that night in other words"
     step = "" if night["step"] is None else f" at step {night['step']}"
-    return f"{night['how']}; that night{step or ' at ' + str(night['at'])[:19] + 'Z'}"
+    return f"{night['how']}; that night{step or ' at ' + _clock(str(night['at']))}"
 
 
 WHY_MISSING = {
@@ -246,9 +266,6 @@ def _remarks(told: Told) -> list[str]:
             f"{read['nonfinite']:,} records have a loss that is NaN or infinite, the first at step "
             f"{figure(read['first_nonfinite'], 12)}, and no rule spoke of it"
         )
-    began = epoch(told["clock"]["began"])
-    if told["clock"]["from"] == "dates" and began is not None:
-        said.append("dates without a zone were taken for local time")
     return [line for one in said for line in folded(one, "  ", "note: ")]
 
 

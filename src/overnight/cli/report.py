@@ -14,10 +14,10 @@ from overnight import client, options, settings
 from overnight.cli.flags import add_settings, given
 from overnight.cli.look import as_json, settle
 from overnight.cli.parser import Parser, new_parser
-from overnight.cli.render import harmless
 from overnight.cli.subject import find_subject
-from overnight.errors import FolderError, UsageError
-from overnight.folder import RunFolder, write_atomic
+from overnight.folder import RunFolder
+from overnight.outfile import whole_file
+from overnight.printable import harmless
 
 EXAMPLES = """\
   overnight report                          the latest run, as text
@@ -106,17 +106,13 @@ def _write_page(value: dict[str, Any], target: str) -> None:
         print(made)
         return
     path = Path(os.path.expanduser(target))
-    if path.is_dir():
-        raise UsageError(f"--html {target} is a folder; give the name of a file in it")
-    try:
-        write_atomic(path, made.encode("utf-8", "backslashreplace"), mode=0o644)
-    except OSError as error:
-        raise FolderError(f"{path} cannot be written: {error.strerror}; give --html another place") from error
+    with whole_file(path, "--html") as stream:
+        stream.write(made.encode("utf-8", "backslashreplace"))
     print(f"overnight: the report of {harmless(value['name'])} is in {path.absolute()}", file=sys.stderr)
 
 
 def _print_text(value: dict[str, Any]) -> None:
-    from overnight.report.text import columns, text
+    from overnight.report.text import columns, spelt, text
 
     terminal = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
-    print(text(value, clean=harmless, width=columns(os.environ, terminal)))
+    print(spelt(text(value, clean=harmless, width=columns(os.environ, terminal)), sys.stdout.encoding))

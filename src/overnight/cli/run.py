@@ -181,9 +181,8 @@ def _early_end(launched: launch.Launched, one: dict[str, Any], offset: int, args
         for text in last_lines(launched.log, LAST_LINES, offset):
             print(text, file=sys.stderr)
         if one["cause"] in ("usage", "import_error") and not args.json:
-            print(
-                f"  next        overnight clean {launched.folder.name}   # then the name is free again", file=sys.stderr
-            )
+            why = "removes what is left of it" if args.name is None else "then the name is free again"
+            print(f"  next        overnight clean {launched.folder.name}   # {why}", file=sys.stderr)
     return code
 
 

@@ -191,6 +191,28 @@ def poisoned(place: Place) -> Iterator[str]:
     yield "No process of any of these runs is left."
 
 
+def morning(place: Place) -> Iterator[str]:
+    """Stage 8: the morning after: one value per step, what was lost, and whether the rules would find it again."""
+    first, second = place.status("killed")["attempts"]
+    report = json.loads(place.overnight("report", "killed", "--json"))
+    goodput, redone = report["goodput"], first["last_step"] - second["first_step"] + 1
+    expect(goodput["redone_steps"] == redone, f"{redone} steps done again", goodput["redone_steps"])
+    rows = place.overnight("export", "killed", "--to", "csv").splitlines()[1:]
+    found, wanted = [int(row.split(",")[1]) for row in rows], list(range(1, second["last_step"] + 1))
+    expect(found == wanted, f"one row for each step from 1 to {wanted[-1]}", f"{len(rows)} rows")
+    page = place.home / "runs" / "killed" / "report.html"
+    expect(page.is_file(), f"a report in {page}", "none")
+    end = json.loads(place.overnight("replay", "poisoned", "--json"))["end"]
+    again = (end["rule"], end["step"]) if end else None
+    expect(again == ("nonfinite", NAN_AT), f"the replay to end the run at step {NAN_AT}", again)
+    yield (
+        f"The killed run's report: {goodput['goodput']:.0%} of its time was training, {redone} steps were done twice. "
+        f"`export` has one row for each of {len(rows)} steps, of the attempt that counts."
+    )
+    yield f"`report.html` was there when it ended: one page of {page.stat().st_size // 1024} KiB that needs no network."
+    yield f"`overnight replay` finds the NaN in the finished log again, at step {NAN_AT}, as that night."
+
+
 Stage = Callable[[Place], Iterator[str]]
 STAGES: tuple[tuple[str, Stage], ...] = (
     ("a training that needs no terminal", detached),
@@ -200,6 +222,7 @@ STAGES: tuple[tuple[str, Stage], ...] = (
     ("a resume that equals an unbroken run, bit for bit", exact_resume),
     ("the training itself is killed with -9", started_again),
     ("a loss that is no number", poisoned),
+    ("the morning after", morning),
 )
 
 
@@ -228,6 +251,7 @@ def farewell(place: Place, *, keep: bool) -> None:
             f"export OVERNIGHT_HOME={shlex.quote(str(place.home))}",
             "overnight ls",
             "overnight status poisoned",
+            "overnight report killed",
         ]
         commands += [
             "overnight logs resumed",
@@ -235,7 +259,7 @@ def farewell(place: Place, *, keep: bool) -> None:
         ]
     else:
         say("This folder goes away now; `overnight demo --keep` leaves it for you. With your own training:")
-        commands = ["overnight run --name night -- python train.py", "overnight status night", "overnight attach night"]
+        commands = ["overnight run --name night -- python train.py", "overnight status night", "overnight report night"]
     for command in commands:
         print(f"     {command}", flush=True)
 

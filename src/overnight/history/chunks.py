@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from math import inf, isfinite, nan
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from overnight.batches import Batch, Entry
 from overnight.history import coding
+from overnight.history.table import Table
 
 BLOCK = 64
 COARSE = 1024
 """So many records have one minimum and one maximum in the finer level, and in the coarser."""
 
-NUMBERS = (
-    "loss", "dt_s", "tokens", "tokens_total", "tokens_per_s", "samples_per_s", "mfu", "lr", "grad_norm", "epoch",
-)  # fmt: skip
-PLACE = ("offset", "part", "at", "step")
+LOOSE = "*"
+"""The name under which the keys stand that have no column: JSON, by the number of the record."""
+
 STEP_LIMIT = 2**53
 """A step beyond it is a number of something else (or glued): it is kept, and has no place on an x axis."""
-
-_fields = attrgetter(*PLACE, *NUMBERS, "extra")
-Value = float | str | None
 
 
 class Key(NamedTuple):
@@ -64,152 +58,6 @@ class Run(NamedTuple):
     rising: bool
 
 
-class Table:
-    """Records of one key in order, as columns of equal length.
-
-    ``extras`` has a column for each key as printed; ``shapes`` the lists of keys that occur (None: no extra at all),
-    ``shape`` the number of its list for each record.
-    """
-
-    __slots__ = ("ats", "extras", "numbers", "offsets", "parts", "segments", "shape", "shapes", "steps")
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.parts: list[int] = []
-        self.ats: list[float] = []
-        self.segments: list[int] = []
-        self.steps: list[int | None] = []
-        self.numbers: dict[str, list[float | None]] = {}
-        self.extras: dict[str, list[Value]] = {}
-        self.shapes: list[tuple[str, ...] | None] = []
-        self.shape: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def add_entries(self, entries: Sequence[Entry]) -> None:
-        """Add records of this table's key."""
-        offsets, parts, ats, steps, *rest = zip(*(_fields(one[0]) for one in entries), strict=True)
-        self._add_places(offsets, parts, ats, [one[2] for one in entries], steps)
-        self._add_numbers(dict(zip(NUMBERS, rest[:-1], strict=True)), len(entries))
-        self._add_extras(rest[-1])
-
-    def add_rows(self, segments: Sequence[int], columns: Sequence[Sequence[Any]], extras: Sequence[Any]) -> None:
-        """Add rows of the database: ``columns`` are those of PLACE and NUMBERS, with "nan" and the like as texts."""
-        offsets, parts, ats, steps, *rest = columns
-        self._add_places(offsets, parts, ats, segments, steps)
-        self._add_numbers({name: told(one) for name, one in zip(NUMBERS, rest, strict=True)}, len(offsets))
-        self._add_extras([None if text is None else json.loads(text) for text in extras])
-
-    def add_batch(self, batch: Batch) -> None:
-        """Add a batch of this table's key."""
-        count = len(batch)
-        self._add_places(
-            batch.offsets, repeat(0, count), repeat(batch.at, count), repeat(batch.segment, count), batch.steps
-        )
-        self._add_numbers({"loss": batch.loss, **batch.columns}, count)
-        before = len(self.shape)
-        self._shapes(tuple(batch.extra) or None, count)
-        for key, values in batch.extra.items():
-            self._extra(key, before).extend(values)
-        self._fill(self.extras)
-
-    def cut(self, size: int) -> Iterator[Table]:
-        """Yield the records in tables of at most ``size``, of about equal length."""
-        pieces = -(-len(self) // size)
-        for piece in range(pieces):
-            part = slice(piece * len(self) // pieces, (piece + 1) * len(self) // pieces)
-            yield self.chosen(range(part.start, part.stop)) if pieces > 1 else self
-
-    def ordered(self) -> Table:
-        """Return the records in the order of the log; this table if they are."""
-        if self.offsets == sorted(self.offsets) and not any(
-            self.parts
-        ):  # sorting what is sorted is quickest to look at
-            return self
-        places = list(zip(self.offsets, self.parts, strict=True))
-        order = sorted(range(len(self)), key=places.__getitem__)
-        return self if order == list(range(len(self))) else self.chosen(order)
-
-    def chosen(self, order: Sequence[int]) -> Table:
-        """Return some of the records, by their numbers."""
-        one = Table()
-        for name in ("offsets", "parts", "ats", "segments", "steps", "shape"):
-            setattr(one, name, list(map(getattr(self, name).__getitem__, order)))
-        one.numbers = {name: list(map(values.__getitem__, order)) for name, values in self.numbers.items()}
-        one.extras = {name: list(map(values.__getitem__, order)) for name, values in self.extras.items()}
-        one.shapes = self.shapes
-        return one
-
-    def extra(self, index: int) -> dict[str, Value] | None:
-        """Return what a line said besides."""
-        keys = self.shapes[self.shape[index]] if self.shape else None
-        return None if keys is None else {key: self.extras[key][index] for key in keys}
-
-    def _add_places(
-        self,
-        offsets: Iterable[int],
-        parts: Iterable[int],
-        ats: Iterable[float],
-        segments: Iterable[int],
-        steps: Iterable[int | None],
-    ) -> None:
-        self.offsets.extend(offsets)
-        self.parts.extend(parts)
-        self.ats.extend(ats)
-        self.segments.extend(segments)
-        self.steps.extend(steps)
-
-    def _add_numbers(self, columns: dict[str, Any], count: int) -> None:
-        before = len(self.offsets) - count
-        for name, values in columns.items():
-            known = self.numbers.get(name)
-            if known is None:
-                if values.count(None) == count:
-                    continue
-                known = self.numbers[name] = [None] * before
-            known.extend(values)
-        self._fill(self.numbers)
-
-    def _add_extras(self, extras: Sequence[dict[str, Value] | None]) -> None:
-        if extras.count(None) == len(extras):
-            self._shapes(None, len(extras))
-            self._fill(self.extras)
-            return
-        for extra in extras:
-            before = len(self.shape)
-            self._shapes(None if extra is None else tuple(extra), 1)
-            for key, value in (extra or {}).items():
-                column = self._extra(key, before)
-                column.extend(repeat(None, before - len(column)))
-                column.append(value)
-        self._fill(self.extras)
-
-    def _shapes(self, keys: tuple[str, ...] | None, count: int) -> None:
-        if not self.shapes or (self.shapes[-1] != keys and keys not in self.shapes):
-            self.shapes.append(keys)
-        self.shape.extend(repeat(self.shapes.index(keys), count))
-
-    def _extra(self, key: str, before: int) -> list[Value]:
-        if key not in self.extras:
-            self.extras[key] = [None] * before
-        return self.extras[key]
-
-    def _fill(self, columns: dict[str, Any]) -> None:
-        for values in columns.values():
-            values.extend(repeat(None, len(self) - len(values)))
-
-
-def told(values: Sequence[Any]) -> Sequence[Any]:
-    """Return numbers of the database, where "nan", "inf" and "-inf" are texts, as numbers."""
-    if str not in set(map(type, values)):
-        return values
-    return [float(value) if isinstance(value, str) else value for value in values]
-
-
-# -- packing ---------------------------------------------------------------------------------------------------------
-
-
 class Series(NamedTuple):
     """One column in short: how many values, of which not finite; extremes of the finite ones.
 
@@ -239,6 +87,7 @@ class Packed(NamedTuple):
 
 def pack(table: Table) -> Packed:
     """Return a table of at least one record as blobs. OverflowError if a step does not fit into 64 bits."""
+    table.settle()
     series: list[Series] = []
     levels: dict[str, bytes] = {}
     coarse: dict[str, bytes] = {}
@@ -258,6 +107,8 @@ def pack(table: Table) -> Packed:
         series.append(short)
         levels[name] = coding.little(level)
         coarse[name] = coding.little(coarser(level))
+    if table.loose:
+        columns.append((LOOSE, b"", b"", coding.deflate(json.dumps(table.loose).encode())))
     steps: list[Any] = table.steps
     if None not in steps and not coding.evenly(steps):
         levels["step"] = coding.little(array("q", steps[::BLOCK]))

@@ -18,7 +18,6 @@ from typing import Any
 
 LEVEL = 1
 SWAP = sys.byteorder == "big"
-NAN = float("nan")
 WIDTHS = (("b", 7), ("h", 15), ("i", 31), ("q", 63))
 
 

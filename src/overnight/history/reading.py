@@ -23,20 +23,20 @@ from overnight.errors import FolderError
 from overnight.events import jsonable
 from overnight.history import coding
 from overnight.history.chunks import (
-    NUMBERS,
-    PLACE,
+    LOOSE,
     Key,
     Places,
     Run,
     Series,
     Steps,
-    Table,
     pack_places,
     runs_of,
     summed,
     unpack_places,
     unpack_steps,
 )
+from overnight.history.cleaning import clean_text, read_extra
+from overnight.history.table import NUMBERS, PLACE, Table
 
 FIELDS = ("source", "offset", "part", "attempt", "segment", "at", "reader", "kind", "rank", "step", *NUMBERS)
 _RUNS = msgspec.msgpack.Decoder(list[Run])
@@ -57,7 +57,7 @@ def broken(path: Path, error: Exception) -> FolderError:
 class Sheet:
     """Some records of one key, in order: a chunk of the file, or rows (``table``)."""
 
-    __slots__ = ("_db", "_places", "chunk", "count", "key", "offset", "part", "runs", "table")
+    __slots__ = ("_db", "_loose", "_places", "chunk", "count", "key", "offset", "part", "runs", "table")
 
     def __init__(
         self, key: Key, place: tuple[int, int], runs: list[Run], *, db: sqlite3.Connection | None = None, chunk: int = 0
@@ -70,10 +70,12 @@ class Sheet:
         self.table: Table | None = None
         self._db = db
         self._places: bytes | None = None
+        self._loose: dict[int, dict[str, Any]] | None = None
 
     @classmethod
     def of_rows(cls, key: Key, table: Table) -> Sheet:
         """Return the sheet of rows."""
+        table.settle()
         one = cls(key, (table.offsets[0], table.parts[0]), runs_of(table))
         one.table = table
         return one
@@ -106,26 +108,56 @@ class Sheet:
         if self.table is not None:
             said: Any = self.table.extras.get(name[1:]) if name[0] == "." else self.table.numbers.get(name)
             if said is None:
-                return None
+                return self._loose_column(name)
             mask = bytes(one is None or isinstance(one, str) for one in said)
             values = array("d", [nan if odd else one for one, odd in zip(said, mask, strict=True)])
             return values, mask if any(mask) else None
         row = self._find("SELECT value, mask FROM columns WHERE chunk = ? AND name = ?", (self.chunk, name))
         if row is None:
-            return None
+            return self._loose_column(name)
         return coding.unpack_floats(row[0], self.count), coding.unpack_mask(row[1], self.count)
+
+    def loose(self) -> dict[int, dict[str, Any]]:
+        """Return the keys as printed that have no column, by the number of the record."""
+        if self.table is not None:
+            return self.table.loose
+        if self._loose is None:
+            row = self._find("SELECT texts FROM columns WHERE chunk = ? AND name = ?", (self.chunk, LOOSE))
+            found = {} if row is None else json.loads(coding.inflate(row[0]))
+            self._loose = {int(index): said for index, said in found.items()}
+        return self._loose
+
+    def _loose_column(self, name: str) -> Column | None:
+        values, mask = array("d", [nan]) * self.count, bytearray(b"\1" * self.count)
+        found = False
+        for index, said in self.loose().items() if name[0] == "." else ():
+            if name[1:] in said:
+                found = True
+                if isinstance(said[name[1:]], float):
+                    values[index], mask[index] = said[name[1:]], 0
+        return (values, bytes(mask) if any(mask) else None) if found else None
+
+    def _loose_texts(self, name: str) -> Sequence[str | None] | None:
+        texts: list[str | None] = [None] * self.count
+        for index, said in self.loose().items():
+            if isinstance(said.get(name[1:]), str):
+                texts[index] = said[name[1:]]
+        return texts if any(one is not None for one in texts) else None
 
     def texts(self, name: str) -> Sequence[str | None] | None:
         """Return the texts among the values of a key as printed (a dot before it); None if all are numbers."""
         if self.table is not None:
-            said = self.table.extras.get(name[1:], ())
+            said = self.table.extras.get(name[1:])
+            if said is None:
+                return self._loose_texts(name)
             found = [one if isinstance(one, str) else None for one in said]
             return found if any(one is not None for one in found) else None
         row = self._find("SELECT texts FROM columns WHERE chunk = ? AND name = ?", (self.chunk, name))
         if row is None or row[0] is None:
-            return None
-        texts: list[str | None] = json.loads(coding.inflate(row[0]))
-        return texts
+            return self._loose_texts(name) if row is None else None
+        packed = coding.inflate(row[0])
+        texts: list[str | None] = json.loads(packed)
+        return [one and clean_text(one) for one in texts] if b"\\ud" in packed else texts
 
     def values(self, name: str) -> Values | None:
         """Return numbers and texts, None where there is none; None for a column that is not there."""
@@ -145,20 +177,12 @@ class Sheet:
         found = self.column(name)
         return None if found is None else summed(name, *found)
 
-    def level(self, name: str) -> array[float] | None:
-        """Return the least values of each BLOCK records, then the largest; None for a column that is not there."""
-        if self.table is not None:
-            found = self.series(name)
-            return None if found is None else found[1]
-        row = self._find("SELECT value FROM levels WHERE name = ? AND chunk = ?", (name, self.chunk))
-        return None if row is None else coding.as_array("d", row[0])
-
     def names(self) -> list[str]:
-        """Return the names of the columns; keys as printed with a dot before them."""
+        """Return the names of the columns; keys as printed with a dot before them, those without a column excepted."""
         if self.table is not None:
             return [*self.table.numbers, *(f".{key}" for key in self.table.extras)]
         rows = (
-            self._db.execute("SELECT name FROM columns WHERE chunk = ? AND name != ''", (self.chunk,))
+            self._db.execute("SELECT name FROM columns WHERE chunk = ? AND name NOT IN ('', ?)", (self.chunk, LOOSE))
             if self._db
             else ()
         )
@@ -170,8 +194,9 @@ class Sheet:
         columns: dict[str, Any] = {key: self.values(f".{key}") for keys in places.shapes if keys for key in keys}
         if None in columns.values():
             raise ValueError(f"a column of the chunk {self.chunk} is gone")
+        loose = self.loose()
         return [
-            None if keys is None else {key: columns[key][index] for key in keys}
+            None if keys is None else {key: columns[key][index] for key in keys} | loose.get(index, {})
             for index, keys in enumerate(map(places.shapes.__getitem__, places.shape))
         ]
 
@@ -324,6 +349,6 @@ def _loose_rows(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
             if isinstance(row[name], str):
                 row[name] = float(row[name])
         if row["extra"] is not None:
-            row["extra"] = json.loads(row["extra"] if "tokens_total" in known else str(_first_form(row["extra"])))
+            row["extra"] = read_extra(row["extra"] if "tokens_total" in known else str(_first_form(row["extra"])))
         row["glued"], row["per_device"] = bool(row["glued"]), bool(row["per_device"])
         yield row

@@ -16,15 +16,17 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
 from overnight.batches import Batch, Entry
 from overnight.events import Verdict, jsonable
-from overnight.history.chunks import NUMBERS, PLACE, Key, Table, pack
+from overnight.history.chunks import Key, pack
+from overnight.history.pieces import clean_tree, grouped, storable, storable_verdict
 from overnight.history.reading import key_of, records_of
+from overnight.history.table import NUMBERS, PLACE, Table
 
 __all__ = ["History", "decode_state", "encode_state", "open_history", "records_of", "set_aside"]
 
@@ -85,10 +87,15 @@ INSERT_RECORD = f"INSERT OR REPLACE INTO records ({', '.join(ROW)}) VALUES ({', 
 OF_KEY = "source = ? AND attempt = ? AND kind = ? AND rank IS ? AND reader = ? AND glued = ? AND per_device = ?"
 READ_ROWS = f"SELECT segment, {', '.join((*PLACE, *NUMBERS))}, extra FROM records WHERE {OF_KEY} ORDER BY offset, part"  # noqa: S608 - names of ours
 
+UNSTORABLE = (
+    *(ValueError, OverflowError, TypeError, AttributeError, msgspec.MsgspecError),
+    *(sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError, sqlite3.IntegrityError),
+)
+"""What a record raises that holds something no database does; never a disk, a lock or a damaged file."""
+
 _place = attrgetter("source", "offset", "part")
 _what = attrgetter("at", "reader", "kind", "rank", "step")
 _numbers = attrgetter(*NUMBERS)
-_names = attrgetter("source", "kind", "rank", "reader", "glued", "per_device")
 
 
 def _number(value: float | None) -> float | str | None:
@@ -111,7 +118,11 @@ class History:
     def __init__(self, path: Path, *, network: bool = False, instead_of: Path | None = None) -> None:
         self.path = path
         self.temporary = instead_of
+        self.network = network
         self._again: int | None = None
+        self.left_out = 0
+        if instead_of is None:
+            make_private(path)
         # A short wait: a commit that failed is made later, a stop that came late is not.
         self.db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
         try:
@@ -167,7 +178,22 @@ class History:
         self._again = source
 
     def commit(self, entries: Iterable[Entry | Batch], verdicts: Iterable[Verdict], state: bytes) -> None:
-        """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was."""
+        """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was.
+
+        Records that hold what cannot be stored are stored without that; ``left_out`` counts those that cannot be.
+        """
+        pieces, judged = list(entries), list(verdicts)
+        try:
+            self._commit(pieces, judged, state)
+        except UNSTORABLE:
+            kept, left_out = storable(pieces)
+            try:
+                self._commit(kept, list(map(storable_verdict, judged)), state)
+            except UNSTORABLE as error:  # not of these records, then: what is stored already makes no sense
+                raise sqlite3.DatabaseError(f"{type(error).__name__}: {error}") from error
+            self.left_out += left_out
+
+    def _commit(self, entries: list[Entry | Batch], verdicts: list[Verdict], state: bytes) -> None:
         tails = dict(self.tails)
         self.db.execute("BEGIN IMMEDIATE")
         try:
@@ -274,7 +300,7 @@ class History:
     def usable(self) -> bool:
         """Say whether something can be stored now: whether a disk has space again, a lock was given up."""
         if self.temporary is not None:
-            return _can_open(self.temporary)
+            return _can_open(self.temporary, network=self.network)
         try:
             self.db.execute("BEGIN IMMEDIATE")
             self.db.execute("UPDATE state SET format = format")
@@ -304,31 +330,6 @@ class History:
         self.db.close()
 
 
-def grouped(entries: Iterable[Entry | Batch]) -> dict[Key, list[Batch | list[Entry]]]:
-    """Return records by what they have in common, in no particular order within a group."""
-    groups: dict[Key, list[Batch | list[Entry]]] = {}
-    loose: list[Entry] = []
-    for piece in entries:
-        if isinstance(piece, Batch):
-            if len(piece):
-                key = Key(piece.source, piece.attempt, "train", piece.rank, piece.reader, False, piece.per_device)
-                groups.setdefault(key, []).append(piece)
-        else:
-            loose.append(piece)
-    names = list(zip(map(itemgetter(1), loose), map(_names, map(itemgetter(0), loose)), strict=True))
-    if not loose:
-        return groups
-    if names.count(names[0]) == len(names):
-        parts = {names[0]: loose}
-    else:
-        parts = {}
-        for name, entry in zip(names, loose, strict=True):
-            parts.setdefault(name, []).append(entry)
-    for (attempt, (source, *rest)), some in parts.items():
-        groups.setdefault(Key(source, attempt, *rest), []).append(some)
-    return groups
-
-
 def open_history(path: Path, *, network: bool = False) -> tuple[History, str | None]:
     """Open metrics.db; the second value says what was wrong with it.
 
@@ -339,7 +340,7 @@ def open_history(path: Path, *, network: bool = False) -> tuple[History, str | N
         history = History(path, network=network)
     except sqlite3.OperationalError as error:
         return History(
-            Path(":memory:"), instead_of=path
+            Path(":memory:"), network=network, instead_of=path
         ), f"{path} cannot be used ({error}); nothing is stored in it for now"
     except sqlite3.DatabaseError as error:
         aside = set_aside(path)
@@ -347,9 +348,15 @@ def open_history(path: Path, *, network: bool = False) -> tuple[History, str | N
     return history, None
 
 
-def _can_open(path: Path) -> bool:
+def make_private(path: Path) -> None:
+    """Make the file if it is not there: SQLite would let everybody read it."""
+    with contextlib.suppress(OSError):  # SQLite finds out why, and says it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _can_open(path: Path, *, network: bool) -> bool:
     try:
-        History(path).close()
+        History(path, network=network).close()
     except sqlite3.Error:
         return False
     return True
@@ -365,8 +372,11 @@ def set_aside(path: Path) -> Path:
 
 
 def encode_state(value: object) -> bytes:
-    """Return builtins (NaN included) as MessagePack."""
-    return msgspec.msgpack.encode(value)
+    """Return builtins (NaN included) as MessagePack; what it cannot hold as the nearest that it can."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        return msgspec.msgpack.encode(clean_tree(value))
 
 
 def decode_state(data: bytes) -> object:

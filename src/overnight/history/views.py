@@ -19,10 +19,11 @@ import msgspec
 
 from overnight.history import charts, reading
 from overnight.history.charts import Chart, Summary, series_of
-from overnight.history.chunks import NUMBERS, Places, Series
+from overnight.history.chunks import Places, Series
 from overnight.history.layout import Layout, Stand
 from overnight.history.reading import Sheet, broken, chunk_sheets, has, open_to_read, row_sheets
 from overnight.history.spans import Span
+from overnight.history.table import NUMBERS
 
 __all__ = ["Chart", "Column", "Span", "Stretch", "Summary", "Views"]
 
@@ -42,6 +43,7 @@ class Stretch(NamedTuple):
 
     ``x`` is the place on the x axis (step + base; the epoch where no step is printed; else the number of the record),
     ``offsets`` the places of the lines in the log. ``kept``: how many of them, from the first, count in the views.
+    ``per_device``: printed rates are of one device.
     """
 
     span: Span
@@ -51,6 +53,7 @@ class Stretch(NamedTuple):
     offsets: array[int]
     columns: dict[str, Column]
     kept: int
+    per_device: bool = False
 
 
 class Views:
@@ -122,7 +125,7 @@ class Views:
             key=lambda one: one[0],
         ):
             with self.failing():
-                found = _stretch(layout, stand, *decoded(sheet))
+                found = _stretch(layout, stand, *decoded(sheet))._replace(per_device=sheet.key.per_device)
             yield found
 
     def chart(

@@ -34,6 +34,11 @@ class PastClock:
         self.times = times
         self.begin = begin
         self.alone = spec.checkpoints is not None
+        # A limit finer than what is known of the time: only what was silent beyond doubt counts.
+        finest = min((one for one in (spec.stall_s, spec.exit_limit_s) if one is not None), default=RESOLUTION_S)
+        self.doubtful = finest < RESOLUTION_S
+        # Dates are looked at until less than ten seconds lie between two, of which one may then be passed over.
+        self.doubt_s = 2 * RESOLUTION_S if times.source == "dates" else RESOLUTION_S + LEAST_S
         self.now_s = min([at for at, *_ in times.states], default=0.0)
         self.progress = Progress(monitor, log=spec.log, clock=lambda: self.now_s)
         self.state = "pending"
@@ -59,16 +64,20 @@ class PastClock:
         if to <= self.now_s:
             yield from self._pass(self.now_s)
             return
-        self._moved(to)
+        until, stepping = self.now_s + self.moving_s, self.stepping
+        self.moving_s, self.stepping = 0.0, False
+        self._move(min(until, to), stepping=stepping)
         while self.events and self.events[0][0] <= to:
             at, kind, what = self.events.popleft()
             yield from self._pass(at)
             if kind == 0:
                 self._enter(*what)
+                until = 0.0
             else:
                 _, seconds, seen = self.saves.popleft()
                 self.saved.append(seconds)
                 self._look(saved=self.alone and seen)
+                self._move(min(until, to), stepping=stepping)
         yield from self._pass(to)
 
     def started(self, number: int) -> float:
@@ -81,7 +90,12 @@ class PastClock:
         ``stepping``: there was progress in the later ones, too.
         """
         self._look(saved=False, grew=True)
-        self.moving_s = RESOLUTION_S if lasting_s is None else min(RESOLUTION_S, self.moving_s + lasting_s)
+        if self.doubtful and stepping:
+            self.moving_s = self.doubt_s
+        elif lasting_s is None:
+            self.moving_s = RESOLUTION_S
+        else:
+            self.moving_s = min(RESOLUTION_S, self.moving_s + lasting_s)
         self.stepping = self.stepping or stepping
 
     def ask(self) -> Iterator[Verdict]:
@@ -107,11 +121,12 @@ class PastClock:
             quiet=self.progress.quiet(saving=saving) if self.state == "running" else None,
         )
 
-    def _moved(self, to: float) -> None:
-        """Let the time pass in which the bytes of the last time mark were written: in it nothing was silent."""
-        end = min(self.now_s + self.moving_s, to, self.events[0][0] if self.events else to)
-        stepping = self.stepping
-        self.moving_s, self.stepping = 0.0, False
+    def _move(self, to: float, *, stepping: bool) -> None:
+        """Let time pass in which the bytes of the last time mark were written, up to the next event: nothing is silent.
+
+        A save in it ends none of that, but a new state does.
+        """
+        end = min(to, self.events[0][0] if self.events else to)
         if end > self.now_s:
             self.now_s = end
             self.progress.tick(None)

@@ -20,7 +20,7 @@ from overnight.monitor import Monitor, Outcome
 from overnight.past.clock import PastClock
 from overnight.past.comparing import Key, key_of
 from overnight.past.rereading import BLOCK, Bounds, Piece, pieces
-from overnight.past.tally import Place, Tally, lasted, parted
+from overnight.past.tally import Pieces, Place, SoFar, Tally, lasted, parted
 from overnight.past.times import RESOLUTION_S, Times
 from overnight.spec import RunSpec, cost
 from overnight.states import Ended, Plan, RunState
@@ -46,7 +46,8 @@ class Past(NamedTuple):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with its place: ``line`` of the log (counted from 1) and its ``text``; None for a verdict on time.
 
-    ``after_end``: the run would have been ended before. ``ends``: it asks for an end.
+    ``after_end``: the run would have been ended before. ``ends``: it asks for an end. ``epoch`` is the latest
+    that was printed.
     """
 
     verdict: Verdict
@@ -54,6 +55,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     after_end: bool = False
     ends: bool = False
+    epoch: float | None = None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,8 @@ class _Replaying:
         self.end_at: float | None = None
         self.ended_behind: Place | None = None
         self.tally = Tally()
-        self.at_end = self.at_mark = self.tally.so_far()
+        self.at_end = self.tally.so_far()
+        self.at_mark: SoFar | None = None  # once the line is counted that came with the mark
         self.lines = 0
         self.at = 0.0
         self.unread = 0
@@ -129,6 +132,7 @@ class _Replaying:
             self._judge(list(self.clock.finish()))
         with self.past.path.open("rb") as stream:
             placed = placed_in(stream, self.found)
+        self._place_end(placed)
         unread = 0 if self.tally.nonfinite or self.tally.nonfinite_evals else self.unread
         return Replay(
             found=tuple(placed.values()),
@@ -154,9 +158,10 @@ class _Replaying:
             self._judge(list(self.clock.advance(self.at)))
         self._begin(piece.attempt)
         if piece.at != self.stamp:
-            self.stamp, self.at_mark = piece.at, self.tally.so_far()
+            self.stamp, self.at_mark = piece.at, None
         if piece.data:
             self._feed(piece)
+            self.at_mark = self.at_mark or self.tally.so_far()
 
     def _begin(self, number: int) -> None:
         if number == self.monitor.attempt:
@@ -172,6 +177,7 @@ class _Replaying:
         if clock is not None:
             cut = piece.data.find(b"\n") + 1
             self._take(self._fed(piece.data[:cut], piece.place))
+            self.at_mark = self.at_mark or self.tally.so_far()
             clock.grew(0.0, stepping=False)
             self._judge(list(clock.ask()))
         moves = self.monitor.moves
@@ -187,7 +193,7 @@ class _Replaying:
 
     def _take(self, outcome: Outcome) -> None:
         going_on = self.end is None
-        self._judge(outcome.verdicts)
+        self._judge(outcome.verdicts, outcome.pieces)
         place = self.ended_behind
         if place is None:
             self.tally.add(outcome.pieces)
@@ -199,7 +205,7 @@ class _Replaying:
         if (
             self.clock is not None and going_on
         ):  # the mark came with an earlier line: the steps since then took their time
-            seconds = self.tally.since(self.at_mark)[2]
+            seconds = None if self.at_mark is None else self.tally.since(self.at_mark)[2]
             self.end_at = self.at + min(RESOLUTION_S, seconds or 0.0)
         self.tally.add([behind])
         self.ended_behind = None if behind else place
@@ -214,17 +220,19 @@ class _Replaying:
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
-    def _judge(self, verdicts: list[Verdict]) -> None:
+    def _judge(self, verdicts: list[Verdict], pieces: Pieces = ()) -> None:
+        epochs = _epochs(verdicts, pieces)
         for verdict in verdicts:
+            epoch = epochs.get((verdict.offset, verdict.part), self.tally.epoch)
             key = key_of(verdict)
             ends = verdict.action in ("stop", "terminate")
             known = self.found.get(key)
             if known is not None:  # found again, with all that the log says of it
-                again = Found(verdict=verdict, after_end=known.after_end, ends=ends)
+                again = Found(verdict=verdict, after_end=known.after_end, ends=ends, epoch=epoch)
                 self.found[key] = again
                 self.end = again if self.end is known else self.end
                 continue
-            one = Found(verdict=verdict, after_end=self.end is not None, ends=ends)
+            one = Found(verdict=verdict, after_end=self.end is not None, ends=ends, epoch=epoch)
             self.counts[verdict.rule, verdict.severity] += 1
             if ends and self.end is None:
                 self._ended(one)
@@ -251,6 +259,18 @@ class _Replaying:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def _place_end(self, placed: dict[Key, Found]) -> None:
+        """Let the verdict that ends it bear the time of its line, from which on is counted what that would save."""
+        if self.end is None or self.end_at is None:
+            return
+        key, times = key_of(self.end.verdict), self.past.times
+        if times is not None and times.dates is not None and placed[key].text is not None:
+            at = times.dates.read((placed[key].text or "").encode())
+            if at is not None and self.end_at - RESOLUTION_S <= at <= times.until:
+                self.end_at = at
+        verdict = msgspec.structs.replace(placed[key].verdict, at=self.end_at)
+        placed[key] = msgspec.structs.replace(placed[key], verdict=verdict)
+
     def _end(self, found: Found) -> End:
         again, then = outlook(found.verdict, self.spec, self.monitor.plan())
         records, steps, seconds = self.tally.since(self.at_end)
@@ -268,6 +288,19 @@ class _Replaying:
             source=source,
             cost=cost(self.spec, seconds),
         )
+
+
+def _epochs(verdicts: list[Verdict], pieces: Pieces) -> dict[tuple[int, int], float]:
+    """Return the epochs that the lines of verdicts print, by their places."""
+    wanted = {(one.offset, one.part) for one in verdicts if one.offset >= 0}
+    if not wanted:
+        return {}
+    records = (entry.record for piece in pieces for entry in piece)
+    return {
+        (one.offset, one.part): one.epoch
+        for one in records
+        if one.epoch is not None and (one.offset, one.part) in wanted
+    }
 
 
 def placed_in(stream: BinaryIO, found: Mapping[Key, Found]) -> dict[Key, Found]:

@@ -16,12 +16,13 @@ from overnight.past.comparing import SAME_S, Pair, compared, key_of
 from overnight.past.replay import End, Found, Past, Replay
 from overnight.past.rereading import NOTHING_KNOWN, bounds_of
 from overnight.past.tally import Tally
-from overnight.past.times import RESOLUTION_S, dated, times_of
+from overnight.past.times import RESOLUTION_S, Times, dated, times_of
 from overnight.spec import RunSpec
 from overnight.states import ENDED
 
 MOST_OF_THE_NIGHT = 500
 
+LOCAL = "dates without a zone were taken for local time"
 NO_DATES = "its lines carry no dates that rise with the log, and printed step times know no silence"
 
 
@@ -98,6 +99,7 @@ def document(
         "clock": {
             "from": None if past.times is None else past.times.source,
             "resolution_s": None if past.times is None else RESOLUTION_S,
+            "zone": _zone(past.times),
             "began": None if past.times is None else utc(min(at for at, *_ in past.times.states)),
             "until": None if past.times is None else utc(past.times.until),
         },
@@ -124,6 +126,7 @@ def _found(one: Found, pair: Pair | None) -> dict[str, Any]:
         **{name: getattr(verdict, name) for name in ("source", "offset", "part", "evidence")},
         "line": one.number,
         "line_text": one.text,
+        "epoch": one.epoch,
         "ends": one.ends,
         "after_end": one.after_end,
         "night": None,
@@ -155,6 +158,7 @@ def _end(end: End, spec: RunSpec) -> dict[str, Any]:
         **{name: getattr(verdict, name) for name in ("rule", "action", "text", "step", "attempt", "offset")},
         "at": None if not verdict.at else utc(verdict.at),
         "line": end.found.number,
+        "epoch": end.found.epoch,
         "then": end.then,
         "again": end.again,
         "saved": {
@@ -170,13 +174,38 @@ def _end(end: End, spec: RunSpec) -> dict[str, Any]:
 
 
 def _counted(tally: Tally) -> dict[str, Any]:
-    names = ("records", "evals", "segments", "steps", "step", "loss", "nonfinite", "first_nonfinite", "dt_s")
+    names = (
+        "records", "evals", "segments", "anew", "epoch", "steps", "step", "loss", "nonfinite", "first_nonfinite",
+        "dt_s",
+    )  # fmt: skip
     return dict(jsonable({name: getattr(tally, name) for name in names}))
+
+
+def remarks_on(past: Past, spec: RunSpec) -> list[str]:
+    """Return what is to be known of the times that it was judged by."""
+    if past.times is None:
+        return []
+    found = [LOCAL] if past.times.local else []
+    fine = [("--stall", spec.stall_s), ("--exit-limit", spec.exit_limit_s), ("--start-limit", spec.start_limit_s)]
+    found += [
+        f"{flag} {seconds:g}s is finer than the {RESOLUTION_S:g} s to which times are known here: a silence is found "
+        "only where it was that long beyond doubt"
+        for flag, seconds in fine
+        if seconds is not None and seconds < RESOLUTION_S
+    ]
+    return found
 
 
 def in_words(name: str, value: Any) -> Any:
     """Return the value of a setting as people are told it: a moment as UTC."""
     return utc(value) if name == "until" and value is not None else value
+
+
+def _zone(times: Times | None) -> str | None:
+    """Return "printed" if dates in the lines name their zone, "local" if they were taken for local time."""
+    if times is None or times.source != "dates":
+        return None
+    return "local" if times.local else "printed"
 
 
 def _rules(spec: RunSpec) -> dict[str, Any]:

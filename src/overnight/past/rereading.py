@@ -6,19 +6,16 @@ what comes out is what a supervisor saw that night, or would have seen under oth
 
 from __future__ import annotations
 
-import sqlite3
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-from urllib.parse import quote
-
-import msgspec
 
 from overnight.errors import UsageError
 from overnight.folder import RunFolder, read_journal, read_json
+from overnight.history.completeness import stored_places
 from overnight.monitor import Monitor, Outcome
 
 BLOCK = 256 << 10
@@ -148,14 +145,10 @@ def _holds(folder: RunFolder, log: Path, source: int, offset: int) -> bool:
 
 def _last_bytes(folder: RunFolder, source: int) -> tuple[int, bytes]:
     """Return how far a source was read, and the bytes before that place, as metrics.db has it; (0, b"") for nothing."""
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(folder.metrics_db))}?mode=ro", uri=True)) as db:
-            (value,) = db.execute("SELECT value FROM state WHERE id = 1").fetchone()
-        for mark in msgspec.msgpack.decode(value)["marks"]:
-            if mark[0] == source:
-                return int(mark[3]), bytes(mark[4])
-    except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError):
-        pass  # no database, or a damaged one: the journal must do
+    with suppress(ValueError):  # no database, or a damaged one: the journal must do
+        for place in stored_places(folder.metrics_db):
+            if place.source == source:
+                return place.offset, place.before
     return 0, b""
 
 

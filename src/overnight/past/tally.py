@@ -29,16 +29,19 @@ class Tally:
     """Counts of one log.
 
     ``records`` are of training, ``evals`` of evaluations. ``steps`` were made by the lowest rank that prints, those
-    made twice counted twice; ``dt_s`` is how long they took as printed. ``segments`` are stretches of rising steps.
+    made twice counted twice; ``dt_s`` is how long they took as printed. ``segments`` are stretches of rising steps, of
+    which ``anew`` began to count anew rather than went back, and ``epoch`` is the last one printed.
     """
 
     __slots__ = (
-        "_attempt", "_dt_s", "_rank", "_segment", "_step", "_undated", "evals", "first_nonfinite", "loss", "nonfinite",
-        "nonfinite_evals", "records", "segments", "step", "steps",
+        "_attempt", "_dt_s", "_rank", "_segment", "_step", "_undated", "anew", "epoch", "evals", "first_nonfinite",
+        "loss", "nonfinite", "nonfinite_evals", "records", "segments", "step", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.records = self.evals = self.segments = self.steps = self.nonfinite = self.nonfinite_evals = 0
+        self.anew = 0
+        self.epoch: float | None = None
         self.step: int | None = None
         self.loss: float | None = None
         self.first_nonfinite: int | None = None
@@ -80,11 +83,16 @@ class Tally:
                 self.nonfinite_evals += bad
                 continue
             self.records += 1
+            if record.strange:
+                continue
             if loss is not None:
                 self.loss = loss
             if bad:
                 self.first_nonfinite = record.step if not self.nonfinite else self.first_nonfinite
                 self.nonfinite += 1
+            if segment != self._segment:
+                self._begin(attempt, record.step, record.epoch)
+            self.epoch = self.epoch if record.epoch is None else record.epoch
             if self._measured(attempt, segment, record.rank) and not record.glued and record.step is not None:
                 self._advance(record.step, record.dt_s)
 
@@ -92,6 +100,10 @@ class Tally:
         """Count many records at once: their steps rise, and their losses are numbers."""
         self.records += len(batch)
         self.loss = batch.loss[-1]
+        epochs = batch.columns.get("epoch")
+        if batch.segment != self._segment:
+            self._begin(batch.attempt, batch.steps[0], None if epochs is None else epochs[0])
+        self.epoch = self.epoch if epochs is None else epochs[-1]
         if not self._measured(batch.attempt, batch.segment, batch.rank):
             return
         steps, times = batch.steps, batch.columns.get("dt_s")
@@ -102,6 +114,15 @@ class Tally:
             self._undated += len(steps) - 1
         else:
             self._dt_s += sum(map(mul, times[1:], map(sub, steps[1:], steps)))
+
+    def _begin(self, attempt: int, step: int | None, epoch: float | None) -> None:
+        """Count a segment that begins anew: a later epoch, or where none is printed the first step once more."""
+        if self._segment is None or step is None or self._step is None or step > self._step:
+            return
+        if epoch is not None and self.epoch is not None and epoch != self.epoch:
+            self.anew += epoch > self.epoch
+        elif attempt == self._attempt:
+            self.anew += step in (0, 1)
 
     def _measured(self, attempt: int, segment: int, rank: int | None) -> bool:
         """Say whether records of this rank are those whose steps count, once it is known where they stand."""

@@ -35,7 +35,8 @@ class Times(NamedTuple):
     """What is known of the time of a finished log; all of it in seconds since the epoch.
 
     ``states`` are (at, state, attempt), ``saves`` (at, seconds it took, a file was seen), ``clocks`` (at, seconds used
-    by then). ``until`` is the last moment that is known, ``source`` where the times come from.
+    by then). ``until`` is the last moment that is known, ``source`` where the times come from, ``local`` that dates
+    without a zone were taken for local time.
     """
 
     source: str
@@ -44,6 +45,8 @@ class Times(NamedTuple):
     saves: tuple[tuple[float, float, bool], ...]
     clocks: tuple[tuple[float, float], ...]
     until: float
+    local: bool = False
+    dates: Dates | None = None  # where those of the lines stand
 
 
 def times_of(folder: RunFolder, *, now: float | None) -> Times | None:
@@ -104,7 +107,16 @@ def dated(path: Path) -> tuple[Times, Bounds] | None:
     if not marks or dates.missed:
         return None
     first, last = marks[0][1], max(marks[-1][1], dates.newest)
-    times = Times("dates", (Attempt(1, first, None, None),), ((first, "running", 1),), (), ((first, 0.0),), last)
+    times = Times(
+        "dates",
+        (Attempt(1, first, None, None),),
+        ((first, "running", 1),),
+        (),
+        ((first, 0.0),),
+        last,
+        dates.local,
+        dates,
+    )
     return times, Bounds(0, 0, tuple(marks), ((0, 1),))
 
 
@@ -125,7 +137,7 @@ def _sampled(path: Path, dates: Dates) -> bool:
             lines = stream.read(BLOCK).splitlines()[:SAMPLE_LINES]
     except OSError:
         return False
-    return bool(lines) and 2 * sum(dates.read(line) is not None for line in lines) > len(lines)
+    return bool(lines) and 2 * dates.learn(lines) > len(lines)
 
 
 def _marks(path: Path, dates: Dates) -> Iterator[tuple[int, float]]:

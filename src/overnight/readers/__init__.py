@@ -12,6 +12,8 @@ the line is still read. Readers that join several lines keep what they need in `
 A reader that must hold a record back until a later line completes it returns an empty tuple meanwhile, and has one more
 method: ``flush() -> tuple[Record, ...]`` returns what is still held when no more lines will come. A record that is not
 finite waits for nothing: it is released at once as ``early``, and whole later, with the same source, offset and part.
+A reader of mappings whose records may come with a later line says of which lines: ``holds(source, offset) -> bool``,
+asked right after each line with a brace in it.
 """
 
 from __future__ import annotations

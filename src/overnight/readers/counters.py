@@ -33,6 +33,11 @@ _COUNTS_OTHER_THINGS = re.compile(
     r"(?<![A-Za-z])(?i:skipped|nan|total|max|maximum|num|number|of|warmup|accumulation|accum|per|every|each|remaining"
     r"|optimization|decay|n|decoder|diffusion)[ \t_]{1,4}$"
 )
+# `loss: nan step: 60`, `grad_norm nan step 60`: there it is a number
+_NAN_OF_ANOTHER = re.compile(
+    r"(?:[:=][ \t]{0,16}|(?i:loss|norm|nll|lr|rate|ppl|perplexity|mfu|dt|time|acc|accuracy|kl|entropy|reward|grad)"
+    r"[ \t]{1,16})[-+'\"\[(*`]{0,4}(?i:nan)['\"\])*`]{0,4}[ \t]{1,16}$"
+)
 _EVAL_WORDS = re.compile(
     r"(?<![A-Za-z/.])(?:eval|evaluate|evaluating|evaluation|val|valid|validate|validating|validation)(?![A-Za-z/.])"
     r"|(?<![A-Za-z/.])(?:test|testing)[\s\]]{1,8}$",
@@ -114,11 +119,18 @@ def step_marks(text: str) -> list[re.Match[str]]:
             continue
         before = _BEFORE_CORE.search(text[max(at, start - 12) : start])
         mark = _STEP.match(text, start if before is None else start - len(before[0]))
-        if mark is None or _COUNTS_OTHER_THINGS.search(text[max(0, mark.start() - 24) : mark.start()]):
+        if mark is None or _counts_other_things(text[max(0, mark.start() - 64) : mark.start()]):
             continue
         found.append(mark)
         at = mark.end()
     return found
+
+
+def _counts_other_things(before: str) -> bool:
+    """Say whether the words before a step word make it a count of something else."""
+    return _COUNTS_OTHER_THINGS.search(before, max(0, len(before) - 24)) is not None and not (
+        _NAN_OF_ANOTHER.search(before)
+    )
 
 
 def is_said(mark: re.Match[str]) -> bool:

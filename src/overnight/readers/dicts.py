@@ -18,7 +18,7 @@ LONGEST = 32_768
 _FLAT = re.compile(r"\{'[^{}]{0,32768}\}")
 _PIECE = re.compile(r"""'(?:[^'\\]|\\.){0,4096}'|"(?:[^"\\]|\\.){0,4096}"|[{}\[\]()]""")
 _DEEPEST = 16
-_BARE = re.compile(r"(?<=[:\[,( ])(-?)(nan|inf)(?=\s*[,}\]\)])")
+_BARE = re.compile(r"(?<=[:\[,( ])([-+]?)(nan|NaN|NAN|inf|Inf|INF|Infinity)(?=\s*[,}\]\)])")
 _WRAPPED = re.compile(
     r"(?:(?:np|numpy|jnp|torch)\.)?(?:float|int|bfloat|tensor|array)(?:8|16|32|64)?\(\s*"
     r"([-+]?[0-9][-+0-9.eE]{0,40}|'-?(?:nan|inf)'|-?(?:nan|inf))\s*(?:,[^()]{0,80})?\)"

@@ -1,18 +1,28 @@
 """Lines that are a JSON object or end with one: ``{"step": 10, "loss": 2.3}``, ``... train_inner | {"loss": "2.3"}``.
 
-What is in front of an object may only name a rank or an evaluation. A line needs no other line.
+What is in front of an object may only name a rank or an evaluation. An object may be printed over several lines.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from overnight.readers.fields import EVAL_WORDS
-from overnight.readers.mappings import Place, flat, read_pairs, record_of
+from overnight.readers.joining import Opened, joined, opening, whole
+from overnight.readers.mappings import (
+    Place,
+    flat,
+    is_no_progress,
+    is_of_evaluation,
+    number_of,
+    read_pairs,
+    record_of,
+)
 from overnight.readers.prefix import strip_prefix
 
 if TYPE_CHECKING:
@@ -36,17 +46,47 @@ _RETELLING = re.compile(
 class JsonLines:
     """Reads JSON objects with a step or an epoch; one with only the loss of an evaluation is kind "eval".
 
-    NaN and Infinity may stand bare, as Python writes them, or quoted, as any number may.
+    NaN and Infinity may stand bare, as Python writes them, or quoted, as any number may; of a name that stands twice
+    the one that is no finite number counts, else the last.
     """
 
     name = "jsonlines"
     always = frozenset({"loss"})
 
+    def __init__(self) -> None:
+        """Begin with no object open."""
+        self._opened: Opened | None = None
+
     def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
         """Return the records of ``line``; () for an object that tells no progress of its own, None for no object."""
-        text = line.text
-        if "{" not in text or "}" not in text:
+        if self._opened is not None:
+            self._opened = joined(self._opened, line, source)
+            full = None if self._opened is None else whole(self._opened)
+            if self._opened is not None and full is None:
+                return None
+            self._opened, line = None, full or line
+        if "{" not in line.text:
             return None
+        opened = opening(line, source, '"')
+        if opened is not None:
+            self._opened, line = opened
+        return self._read(line, at, source) if "}" in line.text else None
+
+    def holds(self, source: int, offset: int) -> bool:
+        """Say whether an object that began on the line at ``offset`` is not whole yet."""
+        opened = self._opened
+        return opened is not None and (opened.source, opened.offset) == (source, offset)
+
+    def snapshot(self) -> Any:
+        """Return the object that is open; None for none."""
+        return None if self._opened is None else msgspec.to_builtins(self._opened)
+
+    def restore(self, state: Any) -> None:
+        """Go on from a snapshot."""
+        self._opened = None if state is None else msgspec.convert(state, Opened)
+
+    def _read(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
+        text = line.text
         records: list[Record] = []
         mine = False
         for begin, content in _objects(text):
@@ -56,21 +96,15 @@ class JsonLines:
             mine = True
             before = text[:begin]
             evaluating = not EVAL_WORDS.isdisjoint(re.split(r"[^a-z]+", before.lower())) if begin else False
-            evaluating = evaluating or _says(content, EVAL_WORDS)
+            evaluating = evaluating or is_of_evaluation(before, content)
             nothing = reading.kind is None and _PROGRESS.isdisjoint(reading.named)
-            if nothing or _retells(content) or "train_num_updates" in content:
+            if nothing or is_no_progress(before) or _retells(content) or "train_num_updates" in content:
                 continue
             kind: Literal["train", "eval"] = "eval" if evaluating or reading.kind == "eval" else "train"
             rank = strip_prefix(text, 0, begin)[0] if begin else None
             here = Place(at, source, len(records))
             records.append(record_of(reading, line, reader=self.name, kind=kind, rank=rank, place=here))
         return tuple(records) if records or mine else None
-
-    def snapshot(self) -> None:
-        """Return None: a line needs no other line."""
-
-    def restore(self, state: Any) -> None:
-        """Nothing to restore."""
 
 
 def _objects(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -79,6 +113,9 @@ def _objects(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if found is None:
         return
     begin = found.start()
+    if text.count('"loss"') > 1:
+        yield from _glued(text, begin)
+        return
     try:
         content = msgspec.json.decode(text[begin:])
     except (msgspec.DecodeError, RecursionError):
@@ -90,7 +127,7 @@ def _objects(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _glued(text: str, begin: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects that begin at ``begin`` or behind it, also with bare NaN and with text between them."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_odd_first)
     at: int | None = begin
     for _ in range(_MOST_OBJECTS):
         if at is None:
@@ -107,13 +144,15 @@ def _glued(text: str, begin: int) -> Iterator[tuple[int, dict[str, Any]]]:
         at = None if found is None else found.start()
 
 
-def _says(content: dict[str, Any], words: frozenset[str]) -> bool:
-    """Say whether an object calls itself one of ``words``."""
-    return any(
-        isinstance(value, str) and len(value) <= 32 and not words.isdisjoint(re.split(r"[^a-z]+", value.lower()))
-        for key, value in content.items()
-        if key.lower() in _ABOUT
-    )
+def _odd_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object in which a name that stands twice has the value that is NaN or infinite, if one is."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        for key, value in pairs:
+            number = number_of("", value)
+            if number is not None and not math.isfinite(number):
+                content[key] = value
+    return content
 
 
 def _retells(content: dict[str, Any]) -> bool:

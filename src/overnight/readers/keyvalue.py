@@ -31,6 +31,7 @@ _SEPARATED = re.compile(r"[\s,|;:()\[\]-]*(?:(?:train|training)[\s,|;:()\[\]-]*)
 _SEPARATORS = frozenset("|,;-[(")
 _NOTHING = re.compile(r"(?i:none|null|n/?a|-|)")
 _MOST_EXTRA = 256
+_MOST_RANKS = 10**9
 _MOST_SHAPES = 8  # a node's ranks, each of which prints its own tag
 _MOST_LESSONS = 64  # compiling costs a millisecond: a log whose every line differs is read without
 
@@ -247,7 +248,7 @@ class _Values:
             if not one.field:
                 self._keep(one.key, one)
             elif one.field == "rank":
-                self.rank = int(one.value) if isinstance(one.value, float) and one.value.is_integer() else None
+                self.rank = _rank(one.value)
             elif one.field in seen:
                 continue
             elif one.field in LOSSES:
@@ -296,6 +297,11 @@ class _Values:
         self.extra[key] = float(mark[group].replace(",", ""))
         self._places[key] = mark.start(group)
         self.slots.append(Slot(*mark.span(group), "", key, whole=True))
+
+
+def _rank(value: float | str | None) -> int | None:
+    """Return a printed rank; None where it is none, or a number that no machine room has."""
+    return int(value) if isinstance(value, float) and value.is_integer() and 0 <= value < _MOST_RANKS else None
 
 
 def _spelled(loss: Found) -> str:

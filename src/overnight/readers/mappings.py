@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from overnight.events import Record
+from overnight.readers.counters import is_evaluation
 from overnight.readers.fields import EVAL_WORDS, UNIT, field_of, field_value
 from overnight.readers.numbers import PRINTED, parse_number, parse_whole
 
@@ -59,7 +60,29 @@ _AMOUNT = re.compile(rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT}))?")
 _COUNT = re.compile(r"(?P<step>[0-9][0-9,]{0,20})(?:[ ]?/[ ]?(?P<total>[0-9][0-9,]{0,20}))?")
 _MOST_EXTRA = 256
 _LONGEST_TEXT = 256
+_LONGEST_NAME = 128
+_LONGEST_WORDS = 32
+_NO_NAME = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 _LARGEST_STEP = 10**18
+_MOST_RANKS = 10**9
+# Names under which a mapping says what it is about: of any of its words, or as a whole (a name may have any words).
+_ABOUT = frozenset("mode split phase stage event kind type prefix set subset section loop msg message".split())
+_ABOUT_WHOLE = frozenset("name dataset data_split dataset_name split_name eval_name state".split())
+_WHOLE_NAMES = EVAL_WORDS - {"test"} | {"test_set", "eval_set", "dev_set", "validation_set", "val_set", "evaluating"}
+_FLAGS = frozenset("is_eval is_evaluation is_val is_valid is_validation is_test evaluating eval evaluation".split())
+_SAID = {"true": True, "false": False}
+_TRAINING_FLAGS = frozenset("is_train is_training training train".split())
+_SELF = _ABOUT | _ABOUT_WHOLE | _FLAGS | _TRAINING_FLAGS
+_SELF_IN_ANY_CASE = _SELF | {name.capitalize() for name in _SELF} | {name.upper() for name in _SELF}
+_EVAL_BEFORE = re.compile(r"(?<![A-Za-z0-9/._-])(?:test|testing|dev)(?![A-Za-z0-9/._-])[^{}]{0,24}$", re.IGNORECASE)
+# Right before a mapping: it is what a callback holds, a configuration, or what was best, and tells no progress.
+_NO_PROGRESS = re.compile(
+    r"(?:(?<![A-Za-z])state|(?<![\w./-])(?:config\w{0,8}|args|arguments|hparams|hyperparameters|defaults?|example|sample"
+    r"|expected|checkpoint|ckpt|best|sav(?:ed|ing)|resum\w{2,4}|restor\w{1,4}|load(?:ed|ing)|previous|early ?stopping"
+    r"|summary))(?![\w-])[^{}\]|]{0,16}$",
+    re.IGNORECASE,
+)
 _DEEPEST = 4
 
 
@@ -98,7 +121,8 @@ def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
     extra: dict[str, float | str] = {}
     eval_name = ""
     per_device = False
-    for key, value in pairs:
+    for printed, value in pairs:
+        key = printed if printed.isprintable() and len(printed) <= _LONGEST_NAME else _sane(printed)
         field = meaning_of(key)
         if field == "step":
             counted.take(key, value)
@@ -128,7 +152,7 @@ def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
         kind=kind,
         step=counted.step,
         total=counted.total,
-        rank=None if rank is None else rank[0],
+        rank=rank[0] if rank is not None and rank[0] < _MOST_RANKS else None,
         values=values,
         extra=extra,
         named=frozenset(found),
@@ -156,6 +180,38 @@ def record_of(
         per_device=reading.per_device,
         **reading.values,  # type: ignore[arg-type]  # its keys are names of float fields, which the checker cannot know
     )
+
+
+def is_of_evaluation(before: str, content: dict[str, Any]) -> bool:
+    """Say whether the words before a mapping, or what it says about itself, make it an evaluation's."""
+    if before and (is_evaluation(before) or _EVAL_BEFORE.search(before) is not None):
+        return True
+    if _SELF_IN_ANY_CASE.isdisjoint(content):  # nearly every line of a night
+        return False
+    for key in _SELF_IN_ANY_CASE & content.keys():
+        name, value = key.lower(), content[key]
+        if isinstance(value, str):
+            if len(value) > _LONGEST_WORDS:
+                continue
+            said = value.strip().lower()
+            if name in _ABOUT and not EVAL_WORDS.isdisjoint(re.split(r"[^a-z]+", said)):
+                return True
+            if name in _ABOUT_WHOLE and re.sub(r"[ -]", "_", said) in _WHOLE_NAMES:
+                return True
+        flag = _SAID.get(value.strip().lower()) if isinstance(value, str) else value
+        if (name in _FLAGS and flag is True) or (name in _TRAINING_FLAGS and flag is False):
+            return True
+    return False
+
+
+def is_no_progress(before: str) -> bool:
+    """Say whether the words right before a mapping say that it tells of something else than the training's progress."""
+    return bool(before) and _NO_PROGRESS.search(before) is not None
+
+
+def _sane(name: str) -> str:
+    """Return a name that any text column and any terminal can carry."""
+    return _NO_NAME.sub("\ufffd", name[:_LONGEST_NAME])
 
 
 def flat(content: dict[str, Any], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -279,4 +335,4 @@ def _keep(extra: dict[str, float | str], key: str, value: Any) -> None:
     if number is not None:
         extra[key] = number
     elif isinstance(value, str):
-        extra[key] = value[:_LONGEST_TEXT]
+        extra[key] = _NO_TEXT.sub("\ufffd", value[:_LONGEST_TEXT])

@@ -36,6 +36,8 @@ CLOSERS = frozenset(")]'\"`*")
 PLAIN = r"-?[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:[eE][-+][0-9]{1,3}+)?+"
 """What Python's ``print`` makes of a finite float, for shapes that must be read fast (possessive: half the time)."""
 
+UNSIGNED = PLAIN.removeprefix("-?")
+
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 """A step as printed: at most 18 digits, so that it fits 64 bits."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from overnight.readers.counters import COLON, SPACE
 from overnight.readers.fields import UNIT, exponent_of, field_of, field_value
-from overnight.readers.numbers import CLOSERS, NUMBER, PRINTED, VALUE_END, parse_number, unwrapped
+from overnight.readers.numbers import CLOSERS, NUMBER, PRINTED, UNSIGNED, VALUE_END, parse_number, unwrapped
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}+"
 _AMOUNT = rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]))?{VALUE_END}"
@@ -25,7 +25,7 @@ _FIELD = re.compile(
     r"(?<![A-Za-z0-9_/.-])(?=[-+.0-9A-Za-z_])(?:"
     # `epoch 3`, `Epoch: 1/10`, `Epoch [1/10]`
     r"(?=[A-Za-z_])(?:(?P<epoch_name>(?i:epoch|ep))(?P<epoch_colon>[ \t]{0,8}[:=])?[ \t]{0,8}\[?"
-    r"(?P<epoch>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:/[ ]{0,4}[0-9]{1,9}\]?)?(?=[\]\s;:|)}-]|,(?![0-9])|$)"
+    rf"(?P<epoch>{UNSIGNED})(?:/[ ]{{0,4}}[0-9]{{1,9}}\]?)?(?=[\]\s;:|)}}-]|,(?![0-9])|$)"
     # `loss: 2.31`, `elapsed time per iteration (ms): 843.7`, `grad_norm:p2 3.4`, `note: text`
     rf"|(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,4}}(?:[ ]?\([A-Za-z/]{{1,16}}\))?){COLON}"
     rf"(?:(?:p[0-9][ ]{{1,4}})?{_AMOUNT}|{_TEXT})"

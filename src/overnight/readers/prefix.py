@@ -23,6 +23,7 @@ _TAG = (
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTICE|TRACE|SUCCESS)"
 # words that begin a progress line and are therefore never the name of a logger
 _KEYS = r"(?:[A-Za-z]*_?(?:step|steps|iter|iteration|loss)|epoch|lr|dt|mfu)"
+_VALUE = r"(?:[-+.0-9]|['\"\[(*]{0,3}(?i:nan|inf(?:inity)?)(?![A-Za-z0-9_]))"  # what makes `Loss: nan` no name
 _NAME = r"[A-Za-z_<][A-Za-z0-9_.<>-]{0,63}"
 _PIECE = re.compile(
     rf"{_TAG}"
@@ -32,7 +33,7 @@ _PIECE = re.compile(
     rf"|{_RANK_WORD}[ _:=]{{0,2}}(?P<rank3>[0-9]{{1,6}})\s?(?:[:|\]]|-\s)"
     r"|(?P<rank4>[0-9]{1,6}): (?=\S|$)"  # srun --label
     rf"|\[(?!{_KEYS}[ =:\]]){_NAME}(?:[:][A-Za-z0-9_.<>-]{{1,64}}){{0,3}}\]"
-    rf"|(?!{_KEYS}\s*[-:|]){_NAME}(?::[A-Za-z0-9_<>]{{1,64}}:[0-9]{{1,7}})?(?::(?![/=])(?!\s*[-+.0-9])|\s+[-|]\s)"
+    rf"|(?!{_KEYS}\s*[-:|]){_NAME}(?::[A-Za-z0-9_<>]{{1,64}}:[0-9]{{1,7}})?(?::(?![/=])(?!\s*{_VALUE})|\s+[-|]\s)"
 )
 _TAGS = re.compile(rf"{_TAG}|\[?{DATE}")
 _GAP = re.compile(r"[\s|:,-]{0,64}")

@@ -28,6 +28,7 @@ class Program(NamedTuple):
     ``shape`` is a regular expression for its progress lines, two of which tell it; ``mark`` one for a line that tells
     it alone. ``reader`` is what reads its log today, None if nothing does; ``advice`` is then one sentence on what to
     do, and ``pattern`` a regular expression for ``--pattern`` that reads what can be read of it line by line.
+    ``plain``: it is no program, but a way of printing that many scripts have.
     """
 
     name: str
@@ -36,10 +37,20 @@ class Program(NamedTuple):
     reader: str | None
     advice: str = ""
     pattern: str | None = None
+    plain: bool = False
 
 
 _N = r"[-+]?(?:[0-9][0-9,.]*(?:[eE][-+]?[0-9]+)?|nan|inf|NAN|INF)"
 _HF = r"\{'(?:loss|train_loss)': .{0,4000}'learning_rate': .{0,4000}'epoch': "
+# Of several losses that of training, at the begin of its field: neither val_loss nor "val loss".
+_LOSS = r"(?:.*?[^A-Za-z_/ -])?[ -]*(?:[Tt]rain\w*[ _/]|avg_)?[Ll]oss[\s:=]*"
+_BAR_LOSS = r".*?, (?:train_|avg_)?[Ll]oss="
+_EPOCH = r"poch\W*"
+# Steps, or places within an epoch: more than one line for each epoch.
+_BETWEEN = (
+    r".*(?:(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch(?:es)?)[\s:=\[#]*[0-9]"
+    rf"|{_EPOCH}[0-9]+(?:/[0-9]+)?[\])]?[\s:,|-]*[\[(] *[0-9]+/[0-9]+)"
+)
 _LINES = "it prints its figures over several lines, which no reader joins yet"
 
 # The special ones before those they are built on: the first that is told counts.
@@ -90,8 +101,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("Composer", r"^\s*(?:Train|Eval) (?:loss/train|metrics/|throughput/|time/|lr-)\S*: ",
         r"^\[(?:epoch=[0-9]+\]\[)?batch=[0-9]+/[0-9]+\]:$", None,
         f"{_LINES}: let a callback print a telemetry line of its own, step: 5, loss: 2.1"),
-    Program("EasyLM", r"^ ?\{?'(?:accuracy|gradient_norm|learning_rate|param_norm)': \S+,$", None, None,
-        f"{_LINES}: let the script print a telemetry line of its own, step: 5, loss: 2.1"),
+    Program("EasyLM", r"^ ?\{?'(?:accuracy|gradient_norm|learning_rate|param_norm)': \S+,$", None, "trainer"),
     Program("PaddleNLP", r"loss: \S+, learning_rate: \S+, global_step: [0-9]+, interval_runtime: ", None, "keyvalue"),
     Program("xtuner", r"\[XTuner\]\[RANK [0-9]+\].* Step [0-9]+/[0-9]+ ", None, "keyvalue"),
     Program("verl", r"step:[0-9]+ - (?:\S+:\S+ - ){0,200}?(?:actor|critic|perf|global_seqlen)/\S+:", None, "keyvalue"),
@@ -125,6 +135,12 @@ PROGRAMS: tuple[Program, ...] = (
         r"Epoch (?P<epoch>\d+): .*\| (?P<step>\d+)/\d+ \[.*?[lL]oss=(?P<loss>[^,\]]+)"),
     Program("Accelerate examples", r"__main__ - (?:INFO - )?epoch [0-9]+: .*(?:perplexity|eval_loss|accuracy)", None,
         None, "its training loss goes to trackers only: let the script print step: 5, loss: 2.1"),
+    Program("a tqdm bar", rf"%\|.*\| *[0-9]+/[0-9]+ \[{_BAR_LOSS}", None, None,
+        "give --pattern, which reads step and loss from the bar",
+        rf"(?:{_EPOCH}(?P<epoch>\d+).*?)?%\|.*\| *(?P<step>\d+)/\d+ \[{_BAR_LOSS}(?P<loss>[^,\]\s]+)", plain=True),
+    Program("one line for each epoch", rf"^(?!{_BETWEEN}).{{0,80}}{_EPOCH}[0-9]+(?![.0-9]){_LOSS}{_N}", None, None,
+        "give --pattern, which takes the epoch for how far it is; no step is printed",
+        rf"{_EPOCH}(?P<epoch>\d+){_LOSS}(?P<loss>[-+\w.]+)", plain=True),
 )  # fmt: skip
 
 

@@ -15,13 +15,12 @@ import msgspec
 
 from overnight.batches import Batch, Places
 from overnight.events import Record
-from overnight.readers.numbers import PLAIN, parse_number
+from overnight.readers.numbers import PLAIN, UNSIGNED, parse_number
 from overnight.readers.prefix import DATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_UNSIGNED = PLAIN.removeprefix("-?")
 _WHOLE = r"[0-9]{1,18}"
 _WITH_COMMAS = r"[0-9]{1,3}(?:,[0-9]{3}){0,5}(?:\.[0-9]{1,20})?"
 _DATES = re.compile(DATE)
@@ -349,8 +348,8 @@ def _value(text: str, slot: Slot) -> str:
         return _WHOLE
     if "," in text[slot.begin : slot.end]:
         return _WITH_COMMAS
-    # a negative utilization is a program's word for "unknown"
-    return _UNSIGNED if slot.field == "mfu" else PLAIN
+    # a negative utilization is a program's word for "unknown"; behind an epoch's name a minus may be a hyphen
+    return UNSIGNED if slot.field in {"mfu", "epoch"} else PLAIN
 
 
 def _converter(slot: Slot) -> Callable[[str], Any]:

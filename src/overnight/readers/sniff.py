@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from overnight.readers.heads import Heads
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,6 +31,8 @@ class Sniffer:
     After ``LOCK_AFTER_LINES`` lines the best one with at least ``LOCK_AFTER_CREDIT`` reads alone. Lines it cannot read
     go on to be offered to the others; one of them takes over after ``SWITCH_AFTER_CREDIT`` credible records between
     which the chosen one read nothing.
+
+    Training records of lines that begin as no line before did are marked as ``strange`` (see ``Heads``).
     """
 
     def __init__(self, candidates: Sequence[Reader]) -> None:
@@ -38,6 +42,8 @@ class Sniffer:
         self._lines = 0
         self._told: int | None = None
         self._rivals = False
+        self._heads = Heads()
+        self._holds = [one.reader.holds for one in self._candidates if hasattr(one.reader, "holds")]
 
     @property
     def chosen(self) -> str | None:
@@ -47,20 +53,31 @@ class Sniffer:
 
     def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...]:
         """Return the records of ``line``, empty when it says nothing."""
-        if self._winner is None:
-            return self._compare(line, at, source)
-        records = self._winner.reader(line, at, source)
-        if records is None:
-            return self._challenge(line, at, source)
-        if self._rivals:
-            self._forget_rivals()
-        return records
+        winner = self._winner
+        if winner is None:
+            records: tuple[Record, ...] | None = self._compare(line, at, source)
+        else:
+            records = winner.reader(line, at, source)
+            if records is None:
+                records = self._challenge(line, at, source)
+            elif self._rivals:
+                self._forget_rivals()
+            elif not winner.may_hold and line.text.startswith(self._heads.usual):  # nearly every line of a night
+                return records
+        if "{" in line.text:
+            for holds in self._holds:
+                if holds(source, line.offset):
+                    self._heads.hold(line, source)
+        return self._heads.judge(records, line) if records else ()
 
     def flush(self) -> tuple[Record, ...]:
         """Return the records that were held back for lines which will not come: an attempt has ended.
 
         While nothing is settled they are those of the most credible candidate that holds any.
         """
+        return self._heads.judge(self._flush(), None)
+
+    def _flush(self) -> tuple[Record, ...]:
         if self._winner is not None:
             return self._winner.flush()
         told: tuple[Record, ...] = ()
@@ -94,6 +111,14 @@ class Sniffer:
         """The reader that reads alone; None while nothing is settled."""
         return None if self._winner is None else self._winner.reader
 
+    def knows(self, block: bytes, begin: int) -> bool:
+        """Say whether a line like the one at ``begin`` of ``block`` would change nothing about which lines are known.
+
+        So lines like it may be given to the settled reader directly.
+        """
+        end = block.find(b"\n", begin)
+        return self._heads.knows(block[begin : end if end >= 0 else None].decode("utf-8", "replace"))
+
     def passed(self) -> None:
         """Hear that the settled reader has read lines which were given to it directly."""
         if self._rivals:
@@ -105,6 +130,7 @@ class Sniffer:
             "lines": self._lines,
             "told": self._told,
             "rivals": self._rivals,
+            "heads": self._heads.snapshot(),
             "winner": None if self._winner is None else self._winner.reader.name,
             "candidates": [
                 [one.reader.name, one.credit, one.since, one.last_step, one.reader.snapshot(), one.last_epoch]
@@ -125,6 +151,8 @@ class Sniffer:
                 one.last_epoch = more[0] if more else None  # an older version knew none
                 one.reader.restore(inner)
         self._winner = known.get(state["winner"])
+        if "heads" in state:  # an older version knew none
+            self._heads = Heads.restore(state["heads"])
 
     def _compare(self, line: Line, at: float, source: int) -> tuple[Record, ...]:
         """Nothing is settled: let all read, and return what the most credible one read."""

@@ -14,8 +14,18 @@ import msgspec
 
 from overnight.events import Record
 from overnight.readers.bars import Frame, find_frames
+from overnight.readers.counters import after_bar
 from overnight.readers.dicts import find_dicts
-from overnight.readers.mappings import Place, Reading, flat, read_pairs, record_of
+from overnight.readers.joining import Opened, joined, opening, whole
+from overnight.readers.mappings import (
+    Place,
+    Reading,
+    flat,
+    is_no_progress,
+    is_of_evaluation,
+    read_pairs,
+    record_of,
+)
 from overnight.readers.prefix import strip_prefix
 
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ class _Memory(msgspec.Struct):
 
     ``total`` is that of the training's bar, ``totals`` those of all bars seen, the latest last. ``touching`` names the
     rank (-1: none) of the training dict that was the whole of the last line. ``barless``: dicts came and no bar.
+    ``opened`` is a dict that goes on on the next line.
     """
 
     held: list[_Held] = []
@@ -51,6 +62,7 @@ class _Memory(msgspec.Struct):
     framed: bool = False
     barless: bool = False
     touching: int | None = None
+    opened: Opened | None = None
 
 
 class Trainer:
@@ -70,6 +82,27 @@ class Trainer:
 
     def __call__(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
         """Return the records that are whole with this line; () while one waits, None when the line is not Trainer's."""
+        memory = self._memory
+        if memory.opened is not None:
+            memory.opened = joined(memory.opened, line, source)
+            full = None if memory.opened is None else whole(memory.opened)
+            if memory.opened is not None and full is None:
+                return None
+            memory.opened, line = None, full or line
+        opened = opening(line, source, "'") if "{" in line.text else None
+        if opened is not None:
+            memory.opened, line = opened
+        return self._read(line, at, source)
+
+    def holds(self, source: int, offset: int) -> bool:
+        """Say whether a record of the line at ``offset`` is held back, or a dict that begins there is not whole yet."""
+        memory = self._memory
+        places = [(one.record.source, one.record.offset) for one in memory.held]
+        if memory.opened is not None:
+            places.append((memory.opened.source, memory.opened.offset))
+        return (source, offset) in places
+
+    def _read(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
         text = line.text
         memory = self._memory
         dicts = find_dicts(text) if "{'" in text else []
@@ -90,12 +123,14 @@ class Trainer:
                 mine = True
                 continue
             reading = read_pairs(flat(content))
-            if not _is_progress(reading):
+            words = text[after_bar(text, before, begin) : begin] if before < begin else ""
+            if not _is_progress(reading) or is_no_progress(words):
                 mine = mine or "epoch" in reading.named
                 continue
             mine = memory.dicts = True
             rank = strip_prefix(text, before, begin)[0]
-            kind: Literal["train", "eval"] = "eval" if reading.kind == "eval" else "train"
+            evaluating = reading.kind == "eval" or is_of_evaluation(words, content)
+            kind: Literal["train", "eval"] = "eval" if evaluating else "train"
             here = Place(at, source, part)
             record = record_of(reading, line, reader=self.name, kind=kind, rank=rank, place=here)
             part += 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from overnight.report.markup import Child, Markup, each, el, join, shown, text, unbroken
 from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, size
+from overnight.report.words import counted
 
 _CHECKPOINTS: Final = 30
 _PROOFS: Final = 12
@@ -20,16 +21,24 @@ _COMMAND_SIGNS: Final = 6000
 _UNKNOWN: Final = 40
 
 _LIMITS: Final = {
-    "max_hours": ("Hours", lambda value: f"{number(value)} h"),
+    "max_hours": ("Most time", lambda value: duration(value * 3600 if isinstance(value, (int, float)) else value)),
     "until": ("Until", clock),
-    "max_steps": ("Steps", number),
-    "max_cost": ("Cost", money),
+    "max_steps": ("Most steps", number),
+    "max_cost": ("Most cost", money),
     "restarts": ("Restarts", number),
     "stall_s": ("Without a new step", duration),
     "start_limit_s": ("To the first step", duration),
     "exit_limit_s": ("From the last step to the exit", duration),
     "price": ("Price of an hour", money),
 }
+
+
+_BY_DEFAULT: Final = {
+    "stall_s": "learned from the run: no --stall was given",
+    "start_limit_s": "only an alert: no --start-limit was given",
+    "exit_limit_s": "learned from the run: no --exit-limit was given",
+}
+"""What holds where no limit was given; everything else has none then."""
 
 
 def facts(pairs: list[tuple[str, Child]]) -> Markup:
@@ -53,7 +62,8 @@ def limits(value: dict[str, Any]) -> Markup | None:
     for name, what in list(found.items())[:30]:
         label, form = _LIMITS.get(name, (name, number))
         if name != "price":
-            said = el("span", "no limit", class_="none") if what is None else text(form(what), 100)
+            none = el("span", _BY_DEFAULT.get(name, "no limit"), class_="none")
+            said = none if what is None else text(form(what), 100)
             pairs.append((label[:60], said))
     price = cost.get("price") if cost.get("price") is not None else found.get("price")
     told = finite(price) is not None
@@ -63,7 +73,7 @@ def limits(value: dict[str, Any]) -> Markup | None:
     if told:
         pairs.append(("Price of an hour", money(price)))
     elif found or cost:
-        pairs.append(("Cost", join(UNKNOWN, el("span", ": no --price was given", class_="none"))))
+        pairs.append(("Spent", join(UNKNOWN, el("span", ": no --price was given", class_="none"))))
     return facts(pairs) if pairs else None
 
 
@@ -119,7 +129,7 @@ def command(value: dict[str, Any]) -> Markup:
     log, times = value.get("log") or {}, value.get("times") or {}
     words = [shown(str(word), 2000) for word in (value.get("command") or ())[:1000]]
     said = el("pre", unbroken(shlex.join(words), _COMMAND_SIGNS), class_="line") if words else None
-    lines = None if log.get("lines") is None else f"{number(log['lines'])} lines"
+    lines = None if log.get("lines") is None else counted(log["lines"], "line")
     amount = " in ".join(part for part in (size(log["bytes"]) if log.get("bytes") is not None else None, lines) if part)
     reader = " · ".join(str(part) for part in (log.get("reader"), log.get("why")) if part)
     pairs: list[tuple[str, Child]] = [

@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from overnight.batches import Batch, Entry
 from overnight.causes import classify, describe
+from overnight.errors import UsageError
 from overnight.events import Exit, Verdict
 from overnight.folder import utc
+from overnight.goodput import ARRIVALS
 from overnight.history.store import History
 from overnight.history.views import Views
 from overnight.monitor import Monitor
-from overnight.past.rereading import reread
+from overnight.past.rereading import NOTHING_KNOWN, Bounds, reread
+from overnight.past.times import Times, dated
 from overnight.report import loglines
 from overnight.report.course import Course
 from overnight.report.value import Known, build
@@ -38,6 +42,9 @@ _WELL = re.compile(
 VERDICTS = 1000
 """So many verdicts wait for what may come behind them."""
 
+_TOGETHER = 500
+"""So many records at least are stored together."""
+
 _EXIT = Exit(exit_code=1)
 """Stands in for the exit that nobody saw, where the log's own text is asked; it is never shown."""
 
@@ -45,32 +52,48 @@ _EXIT = Exit(exit_code=1)
 def of_log(path: Path, spec: RunSpec, origins: Mapping[str, str], monitor: Monitor, now: float) -> dict[str, Any]:
     """Return the report value of any log, read by a fresh ``monitor``. UsageError if it cannot be read."""
     course = Course(())
+    found = dated(path) if path.is_file() else None
+    times, bounds = found or (None, NOTHING_KNOWN)
     with tempfile.TemporaryDirectory(prefix="overnight-report-") as folder:
         database = Path(folder) / "metrics.db"
-        _read(monitor, path, database, course)
+        _read(monitor, path, bounds, database, course)
         with contextlib.closing(Views(database)) as views:
-            return build(_known(path, spec, monitor, course=course, views=views, origins=origins, now=now))
+            known = _known(path, spec, monitor, times=times, course=course, views=views, origins=origins, now=now)
+            if not known.one["records"] and not views.names("eval") and not loglines.is_text(path):
+                raise UsageError(f"{path} is not text, so there is nothing to report; give a log, unpacked")
+            return build(known)
 
 
-def _read(monitor: Monitor, path: Path, database: Path, course: Course) -> None:
+def _read(monitor: Monitor, path: Path, bounds: Bounds, database: Path, course: Course) -> None:
+    def when(offset: int) -> float | None:
+        return loglines.time_at(path, offset) if bounds.marks else None
+
     history = History(database)
     try:
         # One on an early record is told again when the whole record comes, and then knows its step.
         found: dict[tuple[int, int, str], Verdict] = {}
-        for outcome in reread(monitor, path):
-            history.commit(outcome.stored(), outcome.verdicts, b"")
+        waiting: list[Entry | Batch] = []
+        for outcome in reread(monitor, path, bounds):
+            waiting += outcome.stored()
+            if (
+                sum(len(one) if isinstance(one, Batch) else 1 for one in waiting) >= _TOGETHER
+            ):  # between two dates of a log there may be one line
+                history.commit(waiting, (), b"")
+                waiting = []
             for verdict in outcome.verdicts:
                 found[verdict.offset, verdict.part, verdict.rule] = verdict
             while len(found) > VERDICTS:
-                _judge(found.pop(next(iter(found))), course)
+                _judge(found.pop(next(iter(found))), course, when)
+        history.commit(waiting, (), b"")
     finally:
         history.close()
     for verdict in found.values():
-        _judge(verdict, course)
+        _judge(verdict, course, when)
 
 
-def _judge(verdict: Verdict, course: Course) -> None:
-    course.judge({**msgspec.structs.asdict(verdict), "at": None})
+def _judge(verdict: Verdict, course: Course, when: Callable[[int], float | None]) -> None:
+    at = when(verdict.offset)
+    course.judge({**msgspec.structs.asdict(verdict), "at": None if at is None else utc(at)})
 
 
 def _known(
@@ -78,6 +101,7 @@ def _known(
     spec: RunSpec,
     monitor: Monitor,
     *,
+    times: Times | None,
     course: Course,
     views: Views,
     origins: Mapping[str, str],
@@ -86,9 +110,7 @@ def _known(
     measure = monitor.measure()
     spans = views.spans()
     state, cause, text = _outcome(path, monitor, spans[-1].last_offset if spans else 0, course)
-    times = loglines.first_and_last_time(path)
-    wall_s = None if times is None else (times[1] - times[0]).total_seconds()
-    began, ended = (None, None) if times is None or times[0].tzinfo is None else (utc(one.timestamp()) for one in times)
+    began, ended, zone = _times(path, times)
     one = {
         "state": state,
         "cause": cause,
@@ -99,8 +121,8 @@ def _known(
         "records": measure.records,
         "reader": monitor.sniffer.chosen,
         "tokens_per_second_avg": measure.tokens_per_second_avg,
-        "started_at": began,
-        "ended_at": ended,
+        "started_at": None if began is None else utc(began),
+        "ended_at": None if ended is None else utc(ended),
     }
     return Known(
         kind="log",
@@ -112,10 +134,12 @@ def _known(
         log=path.absolute(),
         source=0,
         start=0,
-        why=_why(path, spec, monitor, read=bool(spans)),
+        why=_why(path, spec, monitor, read=bool(spans), evaluations=bool(views.names("eval"))),
         now=now,
         views=views,
-        wall_s=wall_s,
+        wall_s=None if began is None or ended is None else ended - began,
+        arrivals="the dates in the lines" if times is not None else ARRIVALS,
+        zone=zone,
         no_wall=(
             "a bare log has no wall clock, and its lines carry no date and time; "
             "a run that Overnight starts has its own"
@@ -123,9 +147,26 @@ def _known(
     )
 
 
-def _why(path: Path, spec: RunSpec, monitor: Monitor, *, read: bool) -> str:
+def _times(path: Path, times: Times | None) -> tuple[float | None, float | None, str | None]:
+    """Return when the lines say that it began and ended (since the epoch), and whether they name the zone.
+
+    A date without a zone is local time, as for ``replay``.
+    """
+    if times is not None:
+        return times.attempts[0].started, times.until, "local" if times.local else "printed"
+    found = loglines.first_and_last_time(path)
+    if found is None:
+        return None, None, None
+    return found[0].timestamp(), found[1].timestamp(), "local" if found[0].tzinfo is None else "printed"
+
+
+def _why(path: Path, spec: RunSpec, monitor: Monitor, *, read: bool, evaluations: bool) -> str:
     if monitor.sniffer.chosen is None and not read:
-        return "nothing was read by --pattern" if spec.pattern is not None else loglines.no_reader_words(path)
+        return (
+            "nothing was read by --pattern"
+            if spec.pattern is not None
+            else (loglines.no_reader_words(path, evaluations=evaluations))
+        )
     return monitor.sniffer.why() if spec.pattern is None else "its lines were read by --pattern"
 
 

@@ -36,9 +36,9 @@ class Slice(NamedTuple):
 
 
 def slices(goodput: dict[str, Any]) -> list[Slice]:
-    """Return the parts of the wall time in their order; empty if the whole or what was productive is not known."""
+    """Return the parts of the wall time in their order; empty where they are not known, or do not fit into it."""
     wall, productive = finite(goodput.get("wall_s")), finite(goodput.get("productive_s"))
-    if wall is None or productive is None or wall <= 0:
+    if goodput.get("goodput") is None or wall is None or productive is None or wall <= 0:
         return []
     lost, restart = finite(goodput.get("lost_s")), finite(goodput.get("restart_s"))
     other = max(0.0, wall - productive - (lost or 0.0) - (restart or 0.0))

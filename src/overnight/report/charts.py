@@ -11,7 +11,7 @@ from typing import Any, Final
 from overnight.report.curves import KINDS, PARTS, Cluster, Mark, Part, Stretch, clusters, marks_of, stretches, thinned
 from overnight.report.markup import Markup, begun, each, el, join, shown
 from overnight.report.scales import SIGN_PX, Axis, anchor, axis, round_end, span_axis
-from overnight.report.units import number
+from overnight.report.units import finite, number
 
 TOP: Final = 32  # pixels above the plot, where the signs of marks stand in two rows
 HEIGHT: Final = 200  # pixels of the plot
@@ -40,15 +40,16 @@ SIGNS: Final = {
 # -- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def chart(one: dict[str, Any], key: str) -> Markup:
-    """Return a figure with one chart; ``key`` makes its ids unique on the page."""
+def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = None) -> Markup:
+    """Return a figure with one chart; ``key`` makes its ids unique on the page.
+
+    ``told`` are marks (place, text) that another chart lists already; those that this one lists are added.
+    """
     marks = marks_of(one)
     lines = thinned(stretches(one, [mark.x for mark in marks if mark.kind == "nan"]))
     older = _older(one)
-    name, x_label = (
-        begun(shown(str(one.get("label") or one.get("name") or "series"), 60)),
-        shown(str(one.get("x_label") or "step"), 20),
-    )
+    name = begun(shown(str(one.get("label") or one.get("name") or "series"), 60))
+    x_label = shown(str(one.get("x_label") or "step"), 20)
     places = [part.x for piece in (*lines, *(p for _, pieces in older for p in pieces)) for part in piece]
     places += [mark.x for mark in marks]
     if not places:
@@ -57,10 +58,11 @@ def chart(one: dict[str, Any], key: str) -> Markup:
         value for piece in (*lines, *(p for _, ps in older for p in ps)) for part in piece for value in part[1:3]
     )
     whole = all(place.is_integer() for place in places)
-    low, high = min(places), round_end(min(places), max(places))
+    low = _begin(places, x_label) if whole else min(places)
+    high = round_end(low, max(places))
     across = span_axis(low, high, WIDE_PX, whole=whole)
     grouped = clusters(marks, across)
-    said = _said(lines, older, grouped, x_label)
+    said = _said(one, lines, older, grouped, x_label)
     unit = " · ".join(shown(str(part), 60) for part in (one.get("unit"), down and down.note) if part)
     below = x_label if not across.note else f"{x_label}, {across.note}"
     svg = el(
@@ -82,13 +84,19 @@ def chart(one: dict[str, Any], key: str) -> Markup:
         el(
             "figcaption",
             el("h3", name, el("span", unit, class_="unit") if unit else None),
-            el("output", _in_short(lines, x_label), class_="readout"),
+            el("output", _in_short(one, lines, x_label), class_="readout"),
         ),
         el("div", svg, el("p", below, class_="below"), class_="plot", **_data(lines, across, x_label)),
         _legend(one, older, grouped),
-        _listed(marks, x_label),
+        _listed(marks, x_label, set() if told is None else told),
         class_="chart",
     )
+
+
+def _begin(places: list[float], x_label: str) -> float:
+    """Return where the x axis begins: a log that prints each 50th step began before the 50th."""
+    low = min(places)
+    return 0.0 if 1 < low <= max(places) / 10 and "step" in x_label.split() else low
 
 
 def _older(one: dict[str, Any]) -> list[tuple[Any, list[Stretch]]]:
@@ -128,10 +136,10 @@ def _curves(
     if down is None:
         return None
     parts = []
-    for attempt, pieces in older:
+    parts.append(el("g", _drawn(lines, across, down), class_="newest"))
+    for attempt, pieces in older:  # above, or it would hide where both are alike
         title = el("title", f"attempt {number(attempt)}, redone later")
         parts.append(el("g", title, _drawn(pieces, across, down), class_="older"))
-    parts.append(el("g", _drawn(lines, across, down), class_="newest"))
     return el(
         "svg",
         each(parts),
@@ -183,10 +191,16 @@ def _signs(grouped: list[Cluster]) -> Markup:
 # -- words below and beside it ---------------------------------------------------------------------------------------
 
 
-def _in_short(lines: list[Stretch], x_label: str) -> str:
+def _in_short(one: dict[str, Any], lines: list[Stretch], x_label: str) -> str:
     parts = [part for piece in lines for part in piece]
     if not parts:
         return ""
+    if finite(one.get("least")) is not None and one.get("least_x") is not None:  # exactly, not of a part of the curve
+        said = _range(parts[-1]) if finite(one.get("last")) is None else number(one["last"], 5)
+        odd = (one.get("nonfinite") or [[None, None]])[-1]
+        if finite(odd[0]) is not None and float(odd[0]) > parts[-1].x:
+            said = number(odd[1])
+        return f"least {number(one['least'], 5)} at {x_label} {number(one['least_x'])} · last {said}"
     least = min(parts, key=lambda part: part.low)
     last = parts[-1]
     return f"least {number(least.low, 5)} at {x_label} {number(least.x)} · last {_range(last)}"
@@ -197,13 +211,14 @@ def _range(part: Part) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _said(lines: list[Stretch], older: list[Any], grouped: list[Cluster], x_label: str) -> str:
+def _said(one: dict[str, Any], lines: list[Stretch], older: list[Any], grouped: list[Cluster], x_label: str) -> str:
     parts = [part for piece in lines for part in piece]
     if not parts:
         return "No finite value."
     first, last = parts[0], parts[-1]
     said = f"From {_range(first)} at {x_label} {number(first.x)} to {_range(last)} at {x_label} {number(last.x)}; "
-    said += f"{_in_short(lines, x_label).partition(' ·')[0]}; largest {number(max(part.high for part in parts), 5)}."
+    least, largest = _in_short(one, lines, x_label).partition(" ·")[0], max(part.high for part in parts)
+    said += f"{least}; largest {number(largest, 5)}."
     if older:
         said += f" {len(older)} older parts were redone."
     counted: dict[str, int] = {}
@@ -256,14 +271,17 @@ def sign(kind: str, colour: str | None = None) -> Markup:
     return el("svg", shape, viewBox="-7 -7 14 14", width=12, height=12, aria_hidden="true")
 
 
-def _listed(marks: list[Mark], x_label: str) -> Markup | None:
-    told = [mark for mark in marks if mark.text]
-    if not told:
+def _listed(marks: list[Mark], x_label: str, told: set[tuple[float, str]]) -> Markup | None:
+    judged = {mark.x for mark in marks if mark.kind == "critical"}  # a NaN that a verdict tells of is told once
+    new = [mark for mark in marks if mark.text and (mark.x, mark.text) not in told]
+    new = [mark for mark in new if mark.kind != "nan" or mark.x not in judged]
+    told.update((mark.x, mark.text) for mark in new)
+    if not new:
         return None
     rows = [
         el("li", sign(mark.kind), el("span", f"{x_label} {number(mark.x)}", class_="where"), f" {mark.text[:160]}")
-        for mark in told[:_LISTED]
+        for mark in new[:_LISTED]
     ]
-    if len(told) > _LISTED:
-        rows.append(el("li", f"and {len(told) - _LISTED:,} more"))
-    return el("details", el("summary", f"Marks ({len(told):,})"), el("ul", each(rows), class_="marks"))
+    if len(new) > _LISTED:
+        rows.append(el("li", f"and {len(new) - _LISTED:,} more"))
+    return el("details", el("summary", f"Marks ({len(new):,})"), el("ul", each(rows), class_="marks"))

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from overnight.bars import folded
 from overnight.folder import utc
 from overnight.report.units import duration, number
 
@@ -48,7 +49,9 @@ class Course:
         self.boots = 0
         self.attempt: int | None = None
         self._order = 0.0
-        self._latest = ""
+        self._follows: float | None = None  # the first entry that follows from the end of the attempt that goes on
+        self._told: dict[tuple[Any, ...], Entry] = {}  # by what makes a verdict the same one: told again, it is whole
+        self._askers: dict[str, str] = {}
         for fact in facts:
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # edited by hand
                 self._take(str(fact["fact"]), fact)
@@ -83,7 +86,7 @@ class Course:
         if take is not None:
             take(fact)
 
-    def _add(self, kind: str, fact: Fact, text: str, *, weight: int | None = None, **details: Any) -> None:
+    def _add(self, kind: str, fact: Fact, text: str, *, weight: int | None = None, **details: Any) -> Entry:
         at = fact.get("at")
         entry = {
             **_EMPTY,
@@ -91,15 +94,19 @@ class Course:
             "kind": kind,
             "attempt": self.attempt,
             "text": text,
+            **details,
         }
         self._order += 1
-        self._latest = kind
-        self.entries[_WEIGHTS.get(kind, 2) if weight is None else weight].add((self._order, {**entry, **details}))
+        if kind in ("end", "restart") and self._follows is None:
+            self._follows = self._order
+        self.entries[_WEIGHTS.get(kind, 2) if weight is None else weight].add((self._order, entry))
+        return entry
 
     # -- one method for each kind of fact --------------------------------------------------------------------------
 
     def _take_started(self, fact: Fact) -> None:
         self.attempt = int(fact["attempt"])
+        self._follows = None
         self.started[self.attempt] = fact
         self._add("attempt", fact, f"attempt {self.attempt} began, pid {fact.get('pid')}")
 
@@ -107,10 +114,10 @@ class Course:
         number_of = int(fact["attempt"])
         self.attempts[number_of] = fact
         said = fact.get("cause_text") or fact.get("cause") or "nobody knows how"
+        order, self._order = self._order, self._order if self._follows is None else self._follows - 1.5
         # What follows from an end is written down before it.
-        self._order -= 1.5 if self._latest in ("end", "restart") else 0.0
         self._add("attempt", fact, f"attempt {number_of} ended: {said}", attempt=number_of, step=fact.get("last_step"))
-        self._order = float(math.ceil(self._order))
+        self._order, self._follows = max(order, float(math.ceil(self._order))), None
 
     def _take_ended(self, fact: Fact) -> None:
         self.ended = fact
@@ -133,24 +140,34 @@ class Course:
             self._add("clock", fact, f"the machine was started anew; {duration(fact.get('elapsed_s'))} used until then")
 
     def _take_verdict(self, fact: Fact) -> None:
-        self.verdicts += 1
         severity = str(fact.get("severity"))
         offset = fact.get("offset")
-        self._add(
-            "verdict",
-            {**fact, "at": utc(float(fact["epoch"])) if "epoch" in fact else fact.get("at")},
-            str(fact["text"]),
-            action=fact.get("action"),
-            weight={"critical": 1, "warn": 1}.get(severity, 3),
-            severity=severity,
-            attempt=fact.get("attempt"),
-            step=fact.get("step"),
-            rule=fact.get("rule"),
-            source=fact.get("source"),
-            offset=offset if type(offset) is int and offset >= 0 else None,
-        )
+        said = {
+            "action": fact.get("action"),
+            "severity": severity,
+            "attempt": fact.get("attempt"),
+            "step": fact.get("step"),
+            "rule": fact.get("rule"),
+            "source": fact.get("source"),
+            "offset": offset if type(offset) is int and offset >= 0 else None,
+        }
+        text = str(fact["text"])
+        key = tuple(fact.get(name) for name in ("attempt", "source", "offset", "part", "rule"))
+        known = self._told.get(key) if type(offset) is int else None
+        if known is not None:  # told before its line was whole, now with its step; the moment is that of the first time
+            known.update(said, text=text)
+            return
+        self.verdicts += 1
+        at = utc(float(fact["epoch"])) if "epoch" in fact else fact.get("at")
+        weight = {"critical": 1, "warn": 1}.get(severity, 3)
+        self._told[key] = self._add("verdict", {**fact, "at": at}, text, weight=weight, **said)
+        if len(self._told) > _HELD:
+            del self._told[next(iter(self._told))]
 
     def _take_request(self, fact: Fact) -> None:
+        if fact.get("kind") in ("set", "note"):  # what comes of it is told
+            self._askers[str(fact.get("file"))] = str(fact.get("by"))
+            return
         now = ", at once" if fact.get("now") else ""
         self._add("request", fact, f"{fact.get('kind')} asked for by {fact.get('by')}{now}")
 
@@ -175,7 +192,7 @@ class Course:
         self.checkpoints.append(
             {"step": fact.get("step"), "path": str(fact["path"]), "at": utc(epoch), "seconds": seconds}
         )
-        told = f"a save was seen: {fact['path']}, {duration(seconds)}"
+        told = f"a save was seen: {fact['path']}" + (f", which took {duration(seconds)}" if seconds >= 1.0 else "")
         self._add("save", fact, told, weight=3, step=fact.get("step"))
 
     def _take_note(self, fact: Fact) -> None:
@@ -184,12 +201,13 @@ class Course:
 
     def _take_set(self, fact: Fact) -> None:
         values, was = fact["values"], fact.get("was") or {}
-        said = ", ".join(f"{name} {number(was.get(name))} -> {number(value)}" for name, value in values.items())
-        self._add("set", fact, f"changed: {said}")
+        said = ", ".join(f"{name} {_value(name, was.get(name))} -> {_value(name, new)}" for name, new in values.items())
+        by = self._askers.pop(str(fact.get("file")), None)
+        self._add("set", fact, f"changed by {by}: {said}" if by else f"changed: {said}")
 
     def _take_hook_ended(self, fact: Fact) -> None:
         ok = fact.get("ok")
-        said = f"the hook {fact.get('key')} {'ended well' if ok else 'failed'}"
+        said = f"{_hook(str(fact.get('key')))} {'ended well' if ok else 'failed'}"
         if not ok:
             said += f": {fact.get('text')}"
             self.hooks_failed.append(str(fact.get("text")))
@@ -201,6 +219,26 @@ class Course:
 
     def _take_dump(self, fact: Fact) -> None:
         self._add("note", fact, f"where it hangs is written to {fact.get('path')}: {fact.get('reason')}", weight=1)
+
+
+def _value(name: str, value: Any) -> str:
+    """Return the value of a setting in words; what ends in _s are seconds, and no limit is none."""
+    if value is None:
+        return "none"
+    if name == "until" and isinstance(value, (int, float)):
+        return utc(float(value))
+    if name == "max_hours" and isinstance(value, (int, float)):
+        return duration(value * 3600)
+    return duration(value) if name.endswith("_s") else number(value)
+
+
+def _hook(key: str) -> str:
+    """Return what a hook is called: its flag, which of several, and what it was told. Its command may be a secret."""
+    parts = key.split("-")
+    flag = "--on-end" if parts[0] == "end" else "--on-event"
+    of = f" of event {int(parts[1])}" if len(parts) == 3 and parts[0] == "event" and parts[1].isdecimal() else ""
+    which = f" {int(parts[-1])}" if parts[-1].isdecimal() else ""
+    return f"{flag} hook{which}{of}"
 
 
 class _Bounded:
@@ -247,7 +285,7 @@ def _attempt(n: int, shown: Mapping[str, Any], started: Fact, end: Fact) -> dict
         "n": n,
         "started_at": either("started_at") or started.get("at"),
         "seconds": end.get("seconds"),
-        "lines": [str(line)[:1000] for line in lines] if isinstance(lines, list) else [],
+        "lines": folded(str(line)[:1000] for line in lines) if isinstance(lines, list) else [],
         **{name: either(name) for name in ("ended_at", "first_step", "last_step", "cause", "cause_text", "exit_code")},
         "signal": either("signal"),
     }

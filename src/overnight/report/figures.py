@@ -37,12 +37,19 @@ _TIME = "print the time of a step (dt)"
 
 
 def figures(
-    spec: RunSpec, origins: Mapping[str, str], good: Goodput, average: float | None, *, printed_tokens: bool
+    spec: RunSpec,
+    origins: Mapping[str, str],
+    good: Goodput,
+    average: float | None,
+    *,
+    printed_tokens: bool,
+    printed_rates: bool = False,
 ) -> list[Figure]:
     """Return all of them, in the order in which they are shown.
 
     ``average`` is the tokens per second of the whole run as ``status`` says it; without it what counts in the views
-    gives it. ``origins`` says where each setting came from, ``printed_tokens`` that lines tell the tokens of a step.
+    gives it. ``origins`` says where each setting came from, ``printed_tokens`` that lines tell the tokens of a step,
+    ``printed_rates`` that only tokens per second are printed, and neither a time nor a count.
     """
     speed = good.stepping_tokens_per_s if average is None else average
     flops, attention = six_n(spec.params), six_n_attention(spec.params, spec.layers, spec.seq_len, spec.width)
@@ -50,7 +57,10 @@ def figures(
     capacity = None if peak is None else peak * spec.devices
     step_s = good.productive_s / good.productive_steps if good.productive_s and good.productive_steps else None
     tokens = "tokens as printed" if printed_tokens else _given("tokens_per_step", spec.tokens_per_step, origins)
-    how = f"{tokens}; {good.told or 'step times as printed'}; an average over the whole run, saves and waits not in it"
+    told = good.told.partition(";")[0] or "step times as printed"
+    how = f"{tokens}; {told}; an average over the whole run, saves and waits not in it"
+    if printed_rates:
+        how = "rates as printed; an average over the whole run, saves and waits not in it"
     over = f"over {_times(spec.devices)}{number(spec.peak_tflops)} TFLOP/s ({_origin('peak_tflops', origins)})"
     by = f"6N with N = {number(spec.params)} ({_origin('params', origins)})"
     beside = f"6N + 12*L*T*d with L = {number(spec.layers)}, T = {number(spec.seq_len)}, d = {number(spec.width)}"
@@ -96,7 +106,7 @@ def rate(value: float | None) -> str:
 
 
 def _step_words(good: Goodput) -> str:
-    return f"mean of {number(good.productive_steps)} steps that count; {good.told}"
+    return f"mean of {number(good.productive_steps)} steps that count; {good.told.partition(';')[0]}"
 
 
 def _times(devices: int) -> str:

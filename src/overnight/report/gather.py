@@ -15,6 +15,7 @@ from overnight import client
 from overnight.asked import in_force
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal, read_json
+from overnight.history.completeness import behind
 from overnight.history.views import Views
 from overnight.past.rereading import bounds_of
 from overnight.report import loglines
@@ -50,7 +51,7 @@ def of_run(folder: RunFolder, now: float) -> dict[str, Any]:
         log=log,
         source=_source(folder, log),
         start=start,
-        why=_why(one, log, start),
+        why=_why(one, log, start, evaluations=_evaluations(views)),
         now=now,
         views=views,
         wall_s=_wall_s(one, course, now),
@@ -134,6 +135,8 @@ def _opened(folder: RunFolder, records: object, unknown: dict[str, str]) -> View
     try:
         views = Views(folder.metrics_db)
         if views.spans() or not (isinstance(records, int) and records > 0):
+            if behind(folder):
+                unknown["metrics"] = f"not all of the log is stored; `overnight reindex {folder.name}` reads it again"
             return views
         told = f"{folder.metrics_db} is empty, though {records:,} progress lines were read"
     except FolderError as error:
@@ -155,10 +158,18 @@ def _source(folder: RunFolder, log: Path) -> int:
         return 0
 
 
-def _why(one: Mapping[str, Any], log: Path, start: int) -> str:
+def _evaluations(views: Views | None) -> bool:
+    with contextlib.suppress(FolderError):
+        return views is not None and bool(views.names("eval"))
+    return False
+
+
+def _why(one: Mapping[str, Any], log: Path, start: int, *, evaluations: bool) -> str:
     reader, records = one.get("reader"), one.get("records")
     if reader is None:
-        return loglines.no_reader_words(log, start) if records == 0 else "nobody knows which reader read it"
+        if records != 0:
+            return "nobody knows which reader read it"
+        return loglines.no_reader_words(log, start, evaluations=evaluations)
     return f"the reader {reader} read {records:,} progress lines" if isinstance(records, int) else f"read by {reader}"
 
 

@@ -5,25 +5,32 @@ Reads little and in bounded memory; a file that is gone or cut shorter gives not
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Iterator
-from datetime import datetime
+import stat
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from overnight import postmortem
+from overnight.bars import folded
+from overnight.past.dates import Dates
+from overnight.printable import STRANGE
 from overnight.readers.programs import recognise
+from overnight.screen import Lines
 from overnight.tail import MAX_LINE, Tail
 
 CHARS = 300
 """So much of a line is shown."""
 
 LAST_LINES = 12
+NO_FILE = "it is a pipe or device, not a file"
 COUNTED_BYTES = 4 << 30
 _BLOCK = 1 << 20
 _TIMES_BYTES = 64 << 10
 _HEAD_BYTES = 1 << 20
-_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?!\d)(Z|[+-]\d\d:?\d\d)?")
+_END_BYTES = 256 << 10
 
 
 def cut(text: str) -> str:
@@ -35,38 +42,63 @@ def cut(text: str) -> str:
 def line_at(path: Path, offset: int) -> str | None:
     """Return the line whose first byte stands at ``offset``, as a reader saw it; None if it cannot be had any more."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with _opened(path) as stream:
+            data = os.pread(stream.fileno(), MAX_LINE, offset) if offset >= 0 else b""
     except OSError:
         return None
-    try:
-        data = os.pread(handle, MAX_LINE, offset) if offset >= 0 else b""
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
     tail = Tail(offset=offset)
     found = [*tail.feed(data), *tail.flush()]
     return cut(found[0].text) if found else None
 
 
+def time_at(path: Path, offset: int) -> float | None:
+    """Return the moment (since the epoch) that the line at ``offset`` carries; None if it carries none."""
+    line = line_at(path, offset)
+    return None if line is None else Dates().read(line.encode("utf-8", "replace"))
+
+
 def last_lines(path: Path, start: int = 0, count: int = LAST_LINES) -> list[str]:
-    """Return the last lines of a log from byte ``start`` on."""
-    return [cut(text) for text in postmortem.last_lines(path, start, None)[-count:]]
+    """Return the last lines of a log from byte ``start`` on, as a terminal would show them: of a bar its last state.
+
+    Looked at are its last 256 KiB.
+    """
+    try:
+        with _opened(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            begin = max(start if start <= size else 0, size - _END_BYTES)
+            stream.seek(begin)
+            data = stream.read(_END_BYTES)
+    except OSError:
+        return []
+    if begin > start:  # not in the middle of a line, unless nothing else is there
+        cut_at = min((at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=-1)
+        data = data[cut_at + 1 :]
+    lines = Lines(begin)
+    shown = [line.text for line in (*lines.feed(data), *lines.flush())]
+    return [cut(text) for text in folded(shown)[-count:]]
 
 
-def no_reader_words(path: Path | None, start: int = 0) -> str:
-    """Say that no reader fits, and of which program the log looks, with what to do about it."""
+def is_text(path: Path, start: int = 0) -> bool:
+    """Say whether the beginning of a log is text at all, and no picture or archive."""
+    said = "".join(_head(path, start))
+    return len(re.findall(STRANGE, said)) * 10 <= len(said)
+
+
+def no_reader_words(path: Path | None, start: int = 0, *, evaluations: bool = False) -> str:
+    """Say that nothing was read but ``evaluations``, and of which program the log looks, with what to do about it."""
     program = None if path is None else recognise(_head(path, start))
+    none = "only evaluations were read" if evaluations else "no reader fits"
     if program is None:
-        return "no reader fits, and its program is not known"
+        return f"{none}, and its program is not known"
     advice = "" if not program.advice else f"; {program.advice}"
     pattern = "" if program.pattern is None else f": --pattern '{program.pattern}'"
-    return f"no reader fits; it looks like a log of {program.name}{advice}{pattern}"
+    looks = f"it has {program.name}" if program.plain else f"it looks like a log of {program.name}"
+    return f"{none}; {looks}{advice}{pattern}"
 
 
 def _head(path: Path, start: int) -> list[str]:
     try:
-        with path.open("rb") as stream:
+        with _opened(path) as stream:
             stream.seek(start)
             data = stream.read(_HEAD_BYTES)
     except OSError:
@@ -80,6 +112,14 @@ def all_last_lines(path: Path, start: int) -> list[str]:
     return postmortem.last_lines(path, start, None)
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a log; OSError if it is not there, or a pipe."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, NO_FILE, str(path))
+    return found.st_size
+
+
 def count_lines(path: Path, start: int = 0) -> int | None:
     """Return how many newlines there are from ``start`` on, an unfinished last line counted too; None: not to be had.
 
@@ -89,7 +129,7 @@ def count_lines(path: Path, start: int = 0) -> int | None:
         if path.stat().st_size - start > COUNTED_BYTES:
             return None
         found, last = 0, b"\n"
-        with path.open("rb", buffering=0) as stream:
+        with _opened(path) as stream:
             stream.seek(start)
             while data := stream.read(_BLOCK):
                 found += data.count(b"\n")
@@ -102,28 +142,28 @@ def count_lines(path: Path, start: int = 0) -> int | None:
 def first_and_last_time(path: Path) -> tuple[datetime, datetime] | None:
     """Return the first and the last moment that lines carry (a date and a time of day); None if they carry none.
 
-    Both are of the program's own clock, with its zone if it is printed. Looked for are the first and the last 64 KiB.
+    Both are without a zone (local time) if none is printed. Looked for are the first and the last 64 KiB, and only what
+    stands where the dates of most dated lines do.
     """
     try:
-        with path.open("rb") as stream:
+        with _opened(path) as stream:
             head = stream.read(_TIMES_BYTES)
-            stream.seek(max(0, path.stat().st_size - _TIMES_BYTES))
+            stream.seek(max(_TIMES_BYTES, os.fstat(stream.fileno()).st_size - _TIMES_BYTES))
             end = stream.read(_TIMES_BYTES)
-    except (OSError, ValueError):
+    except OSError:
         return None
-    first = next(_times(head), None)
-    last = None
-    for moment in _times(end):
-        last = moment
-    if first is None or last is None or (first.tzinfo is None) != (last.tzinfo is None):
+    dates = Dates()
+    first, last = re.split(rb"[\r\n]+", head), re.split(rb"[\r\n]+", end)[1:]
+    dates.learn(first, last)
+    began = next((at for at in map(dates.read, first) if at is not None), None)
+    ended = next((at for at in map(dates.read, reversed([*first, *last])) if at is not None), None)
+    if began is None or ended is None or ended <= began:
         return None
-    return (first, last) if last > first else None
+    zone = None if dates.local else UTC
+    return datetime.fromtimestamp(began, zone), datetime.fromtimestamp(ended, zone)
 
 
-def _times(data: bytes) -> Iterator[datetime]:
-    for match in _TIME.finditer(data.decode("utf-8", "replace")):
-        day, clock, zone = match.groups()
-        try:
-            yield datetime.fromisoformat(f"{day}T{clock.replace(',', '.')}{zone or ''}")
-        except ValueError:
-            continue
+def _opened(path: Path) -> BinaryIO:
+    """Open a file to read; OSError if it is none: a pipe would be waited for, and who writes to it would notice."""
+    size_of(path)
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from overnight.errors import OvernightError
 
-LIMIT_S = 60
+LIMIT_S = 50
 NICE = 10
 
 

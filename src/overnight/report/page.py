@@ -12,8 +12,9 @@ from overnight.report import appendix, story
 from overnight.report.bars import goodput_bar, strip
 from overnight.report.charts import chart
 from overnight.report.looks import POLICY, SCRIPT, STYLE
-from overnight.report.markup import Markup, begun, each, el, join, raw, shown, text, unbroken
+from overnight.report.markup import Markup, begun, each, el, join, raw, sentence, shown, text, unbroken
 from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, percent
+from overnight.report.words import step_words, x_word
 
 LARGEST_BYTES: Final = 3_000_000
 """What no page exceeds, whatever the value holds; the limits of all lists and texts add up to less."""
@@ -71,7 +72,7 @@ def _sections(value: dict[str, Any]) -> list[tuple[str, str, Markup | None]]:
         ("proofs", "Evidence", appendix.proofs(value.get("proofs") or []) if value.get("kind") != "log" else None),
         ("lines", "The last lines of the log", appendix.last_lines(value.get("last_lines") or [])),
         ("command", "Command and log", appendix.command(value)),
-        ("unknown", "What is not known", appendix.unknown(value.get("unknown") or {})),
+        ("unknown", "What is not known", appendix.unknown(_left_unknown(value))),
     ]
 
 
@@ -149,16 +150,33 @@ def _tile(label: str, said: str | None, *notes: str | None) -> Markup:
         "div",
         el("dt", text(begun(label), 80)),
         el("dd", text(told, 100), class_="value unknown" if told == UNKNOWN else "value"),
-        each(el("dd", text(note, 400), class_="small") for note in notes if note),
+        each(el("dd", sentence(note, 400), class_="small") for note in notes if note),
     )
 
 
+def _left_unknown(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what is not known and does not stand among the figures or with the goodput."""
+    told = {str(one.get("name")) for one in value.get("figures") or []} | {"goodput"}
+    return {name: why for name, why in (value.get("unknown") or {}).items() if name not in told}
+
+
 def _figures(value: dict[str, Any]) -> Markup:
-    found = value.get("figures") or []
+    every = value.get("figures") or []
+    found = [one for one in every if one.get("value") is not None]
     tiles = [*_progress(value), *(_figure(one) for one in found[:_FIGURES])]
     left = len(found) - _FIGURES
+    lacking = _lacking([one for one in every if one.get("value") is None][:_FIGURES])
     note = el("p", f"and {left:,} more, in the JSON form of this report", class_="small") if left > 0 else None
-    return join(el("dl", each(tiles), class_="tiles"), note)
+    return join(el("dl", each(tiles), class_="tiles"), note, lacking)
+
+
+def _lacking(unknown: list[dict[str, Any]]) -> Markup | None:
+    """Return the figures that are not known, all in one small sentence, with what would make them known."""
+    if not unknown:
+        return None
+    names = ", ".join(str(one.get("label") or one.get("name")) for one in unknown)
+    needs = dict.fromkeys(need for one in unknown for need in str(one.get("provenance") or UNKNOWN).split("; "))
+    return el("p", "Not known: ", text(names, 600), ". ", sentence(begun("; ".join(needs)), 600), class_="small more")
 
 
 def _figure(one: dict[str, Any]) -> Markup:
@@ -172,15 +190,17 @@ def _progress(value: dict[str, Any]) -> list[Markup]:
     known, times, reasons = value.get("progress") or {}, value.get("times") or {}, value.get("unknown") or {}
     step, steps = known.get("step"), known.get("steps")
     at, planned = finite(step), finite(steps)
-    plan = None if at is None or not planned else f"{percent(at / planned)} of the plan"
+    in_all = finite(known.get("step_in_all"))
+    done = at if in_all is None else in_all
+    plan = None if done is None or not planned or done > planned else f"{percent(done / planned)} of the plan"
     read = None if known.get("records") is None else f"{number(known['records'])} records read"
     least = known.get("loss_least")
-    best = None if least is None else f"least {number(least, 5)}" + _at_step(known.get("loss_least_step"))
+    best = None if least is None else f"least {number(least, 5)}{_at_step(known, known.get('loss_least_step'))}"
     first = None if known.get("loss_first") is None else f"first {number(known['loss_first'], 5)}"
     tiles = [
         _tile(
             "Step",
-            None if step is None else number(step) + (f" of {number(steps)}" if steps is not None else ""),
+            None if step is None else step_words(known),
             " · ".join(part for part in (plan, read) if part) or None,
             _why(reasons, "step") if step is None else None,
         ),
@@ -194,9 +214,10 @@ def _progress(value: dict[str, Any]) -> list[Markup]:
     if known.get("epoch") is not None:
         tiles.append(_tile("Epoch", number(known["epoch"])))
     if known.get("eval"):
-        tiles.append(_evaluation(known["eval"]))
+        tiles.append(_evaluation(known["eval"], known))
     elapsed, active = times.get("elapsed_s"), times.get("active_s")
-    span = [f"began {clock(times['started_at'])}" if times.get("started_at") else None]
+    local = ", taken for local time: its dates name no zone" if times.get("zone") == "local" else ""
+    span = [f"began {clock(times['started_at'])}{local}" if times.get("started_at") else None]
     span.append(f"ended {clock(times['ended_at'])}" if times.get("ended_at") else None)
     said = elapsed if elapsed is not None else active
     inside = f"the command ran {duration(active)} of it" if elapsed is not None and active is not None else None
@@ -205,24 +226,26 @@ def _progress(value: dict[str, Any]) -> list[Markup]:
         inside,
         _why(reasons, "elapsed_s") if said is None else None,
     )
-    return [*tiles, _tile("Time", None if said is None else duration(said), *notes)]
+    return [*tiles, _tile("Time", duration(said), *notes)] if said is not None or any(notes) else tiles
 
 
-def _at_step(step: Any) -> str:
-    return "" if step is None else f" at step {number(step)}"
+def _at_step(known: dict[str, Any], step: Any) -> str:
+    return "" if step is None else f" at {x_word(known)} {number(step)}"
 
 
 def _why(reasons: dict[str, Any], name: str) -> str | None:
     return str(reasons[name]) if reasons.get(name) else None
 
 
-def _evaluation(known: dict[str, Any]) -> Markup:
+def _evaluation(known: dict[str, Any], progress: dict[str, Any]) -> Markup:
     least = known.get("least")
-    best = None if least is None else f"least {number(least, 5)}{_at_step(known.get('least_step'))}"
+    best = None if least is None else f"least {number(least, 5)}{_at_step(progress, known.get('least_step'))}"
     last, name = known.get("last"), str(known.get("name") or "loss")
     said = None if last is None else number(last, 5)
     note = (
-        f"last{_at_step(known.get('last_step'))}" if last is not None and known.get("last_step") is not None else None
+        f"last{_at_step(progress, known.get('last_step'))}"
+        if last is not None and known.get("last_step") is not None
+        else None
     )
     return _tile(
         name if name.startswith("eval") else f"Evaluation, {name}",
@@ -293,7 +316,8 @@ def _attempts(value: dict[str, Any]) -> Markup | None:
 def _charts(found: list[dict[str, Any]]) -> Markup:
     if not found:
         return el("p", "There is nothing to draw: no number was read from the log.", class_="small")
-    parts = [chart(one, f"chart-{at}") for at, one in enumerate(found[:_CHARTS])]
+    told: set[tuple[float, str]] = set()  # a mark that all curves have is told in words below the first
+    parts = [chart(one, f"chart-{at}", told) for at, one in enumerate(found[:_CHARTS])]
     left = len(found) - len(parts)
     names = ", ".join(str(one.get("label") or one.get("name"))[:40] for one in found[_CHARTS : _CHARTS + 20])
     return join(

@@ -23,6 +23,8 @@ LABELS: dict[str, tuple[str, str]] = {
 }
 """The series that are drawn where they are printed, in this order: label and unit."""
 
+_RATES = frozenset({"tokens_per_s", "samples_per_s"})
+
 POINTS = 2000
 NONFINITE = 1000
 MARKS = 200
@@ -53,16 +55,21 @@ class Reading(Protocol):
 
 
 class Superseded:
-    """Looks at the records on their way to somebody else, and keeps the shape of what later attempts did again."""
+    """Looks at the records on their way to somebody else, and keeps the shape of what later attempts did again.
+
+    ``per_device``: some print rates of one device.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         lost = [span for span in spans if math.isfinite(span.limit)][-_OLDER:]
+        self.per_device = False
         self._spans = {(span.attempt, span.segment): span for span in lost}
         self._found: dict[tuple[int, int], dict[str, list[tuple[float, float, float]]]] = {}
 
     def watch(self, stretches: Iterator[Stretch]) -> Iterator[Stretch]:
         """Yield the stretches as they come."""
         for stretch in stretches:
+            self.per_device = self.per_device or stretch.per_device
             if (stretch.span.attempt, stretch.span.segment) in self._spans and stretch.kept < len(stretch.x):
                 self._keep(stretch)
             yield stretch
@@ -113,11 +120,14 @@ def charts(
 ) -> list[dict[str, Any]]:
     """Return the charts: of the training series that were printed, of the evaluation loss, of the tokens per second."""
     names, found = views.names(), []
-    marks = _marks(verdicts)
-    label = x_label(views.spans())
+    spans = views.spans()
+    marks = _marks(verdicts, spans)
+    label = x_label(spans)
     for name, (title, unit) in LABELS.items():
         if name in names:
-            chart = _chart(views.chart(name, points=POINTS), name, title, unit, lost.older(name))
+            of = " of one device" if lost.per_device and name in _RATES else ""
+            chart = _chart(views.chart(name, points=POINTS), name, title + of, unit, lost.older(name))
+            chart.update(_exactly(views.summary(name)))
         elif name == "tokens_per_s" and tokens_per_step and "dt_s" in names:
             chart = _inverse(
                 _chart(views.chart("dt_s", points=POINTS), name, title, unit, lost.older("dt_s")), tokens_per_step
@@ -129,6 +139,7 @@ def charts(
         if name == "loss" and "loss" in views.names("eval"):
             evaluated = _chart(views.chart("loss", "eval", points=POINTS), "eval_loss", "evaluation loss", "", [])
             if evaluated["x"]:
+                evaluated.update(_exactly(views.summary("loss", "eval")))
                 found.append({**evaluated, "x_label": label, "marks": []})
     return found
 
@@ -149,6 +160,11 @@ def _chart(chart: Chart, name: str, title: str, unit: str, older: list[dict[str,
     }
 
 
+def _exactly(found: Summary) -> dict[str, Any]:
+    """Return least and last of a series as they were printed: a part of a chart may hold many records."""
+    return {"least": found.least, "least_x": _step(found.least_x), "last": found.last}
+
+
 def _inverse(chart: dict[str, Any], tokens_per_step: float) -> dict[str, Any]:
     """Return tokens per second out of seconds per step: where one is least the other is largest."""
     found = {**chart, "nonfinite": []}
@@ -166,13 +182,57 @@ def _inverse(chart: dict[str, Any], tokens_per_step: float) -> dict[str, Any]:
 
 
 def x_label(spans: Sequence[Span]) -> str:
-    """Return what the x axis counts."""
-    return "step" if any(span.first_step is not None for span in spans) else "epoch or record"
+    """Return what the x axis counts: steps of all epochs together where each epoch counts anew."""
+    if not any(span.first_step is not None for span in spans):
+        return "epoch or record"
+    return "total step" if counts_anew(spans) else "step"
 
 
-def _marks(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def counts_anew(spans: Sequence[Span]) -> bool:
+    """Say whether the program counts its steps anew, in each epoch for one."""
+    return any(span.base for span in spans)
+
+
+def place_of(verdict: dict[str, Any], spans: Sequence[Span]) -> float | None:
+    """Return where a verdict stands on the x axis; None if it names no step."""
+    step = verdict["step"]
+    if step is None:
+        return None
+    offset, source = verdict["offset"], verdict["source"]
+    beside = [one for one in spans if one.attempt == verdict["attempt"]]
+    if offset is not None:
+        beside = [one for one in beside if one.source == source and one.first_offset <= offset]
+    return float(step) + (beside[-1].base if beside else 0.0)
+
+
+def _marks(verdicts: Sequence[dict[str, Any]], spans: Sequence[Span]) -> list[dict[str, Any]]:
     found = [one for one in verdicts if one["step"] is not None and one["severity"] in ("warn", "critical")]
-    return [{"x": one["step"], "severity": one["severity"], "text": one["text"]} for one in found[:MARKS]]
+    return [
+        {"x": _step(place_of(one, spans)), "severity": one["severity"], "text": one["text"]} for one in found[:MARKS]
+    ]
+
+
+def whole_range(spans: Sequence[Span], attempt: int) -> tuple[int, int] | None:
+    """Return the first and the last step of an attempt, of all epochs together; None if it does not count anew."""
+    own = [one for one in spans if one.attempt == attempt and one.first_step is not None]
+    if not counts_anew(own):
+        return None
+    first = own[0].base + (own[0].first_step or 0)
+    return int(first), int(max(one.base + (one.last_step or 0) for one in own))
+
+
+def last_good(views: Reading, verdicts: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
+    """Return (x, loss) of the last finite loss before the first verdict that it is not; None if there is neither."""
+    sick = next((one for one in verdicts if one["rule"] == "nonfinite" and one["step"] is not None), None)
+    if sick is None or "loss" not in views.names():
+        return None
+    end = place_of(sick, views.spans())
+    chart = views.chart("loss", high=end, points=POINTS)
+    for _ in range(8):  # the last part holds several: look into it until it is one
+        if chart.exact or not chart.x:
+            break
+        chart = views.chart("loss", low=chart.x[-1], high=end, points=POINTS)
+    return (chart.x[-1], chart.high[-1]) if chart.x and chart.exact else None
 
 
 def progress(views: Reading) -> dict[str, Any]:
@@ -181,8 +241,11 @@ def progress(views: Reading) -> dict[str, Any]:
     loss = views.summary("loss") if "loss" in names else None
     epoch = views.summary("epoch") if "epoch" in names else None
     steps = [span.last_step for span in spans if span.last_step is not None]
+    last = next((span for span in reversed(spans) if span.last_step is not None), None)
+    anew = last is not None and counts_anew(spans)
     return {
         "step": steps[-1] if steps else None,
+        "step_in_all": int(last.base) + (last.last_step or 0) if last is not None and anew else None,
         "steps": None,
         "epoch": None if epoch is None else epoch.last,
         "records": sum(span.records for span in spans),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from overnight.report.charts import sign
 from overnight.report.markup import Markup, each, el, join, text
-from overnight.report.units import clock, date, duration, moment, number
+from overnight.report.units import attempt_steps, clock, date, duration, moment, number
 
 ENTRIES: Final = 200
 ATTEMPTS: Final = 40
@@ -167,17 +167,10 @@ def _attempt(one: dict[str, Any]) -> Markup:
         el("th", number(one.get("n")), scope="row", data_label="Attempt"),
         el("td", clock(one.get("started_at")), data_label="Began", class_="when"),
         el("td", duration(one.get("seconds")), data_label="Lasted", class_="when"),
-        el("td", _steps(one), data_label="Steps", class_="when"),
+        el("td", attempt_steps(one) or "none read", data_label="Steps", class_="when"),
         el("td", text(ended, 120), data_label="Ended"),
         el("td", text(str(one.get("cause_text") or "unknown"), 300), data_label="Why", class_="long"),
     )
-
-
-def _steps(one: dict[str, Any]) -> str:
-    first, last = one.get("first_step"), one.get("last_step")
-    if first is None and last is None:
-        return "none read"
-    return f"{number(first)} to {number(last)}"
 
 
 def _said_last(one: dict[str, Any]) -> Markup:

@@ -13,7 +13,8 @@ from textwrap import wrap
 from typing import Any
 
 from overnight.report.figures import rate
-from overnight.report.units import clock, duration, finite, money, number, percent, size
+from overnight.report.units import attempt_steps, clock, duration, finite, money, number, percent, size
+from overnight.report.words import counted, step_words, x_word
 
 WIDTH = 80
 LEAST_WIDTH = 30
@@ -96,8 +97,7 @@ def _progress(value: Value) -> list[tuple[str, str]]:
     known, times = value["progress"], value["times"]
     rows = []
     if known["step"] is not None:
-        of = f" of {number(known['steps'])}" if known["steps"] else ""
-        rows.append(("step", number(known["step"]) + of))
+        rows.append(("step", step_words(known)))
     if known["epoch"] is not None:
         rows.append(("epoch", number(known["epoch"], 4)))
     if known["records"] is not None:
@@ -109,12 +109,13 @@ def _progress(value: Value) -> list[tuple[str, str]]:
         rows.append(("loss", f"{number(known['loss_first'], 5)} -> {number(known['loss_last'], 5)}{least}"))
     if known["eval"]:
         one = known["eval"]
-        at = "" if one["last_step"] is None else f" at step {number(one['last_step'])}"
-        least = f", least {number(one['least'], 5)} at step {number(one['least_step'])}"
+        at = "" if one["last_step"] is None else f" at {x_word(known)} {number(one['last_step'])}"
+        least = f", least {number(one['least'], 5)} at {x_word(known)} {number(one['least_step'])}"
         rows.append(("evaluation", f"loss {number(one['last'], 5)}{at}{least}"))
+    local = ", its dates name no zone and were taken for local time" if times.get("zone") == "local" else ""
     for label, name in (("began", "started_at"), ("ended", "ended_at")):
         if times[name]:
-            rows.append((label, f"{clock(times[name])} UTC"))
+            rows.append((label, f"{clock(times[name])} UTC{local if name == 'started_at' else ''}"))
     if times["elapsed_s"] is not None:
         active = "" if times["active_s"] is None else f", of which the command ran {duration(times['active_s'])}"
         rows.append(("lasted", duration(times["elapsed_s"]) + active))
@@ -173,16 +174,21 @@ def _money(amount: Any) -> str:
     return number(known, 3) if known is not None and 0 < abs(known) < 0.1 else money(amount)
 
 
-_LIMITS = {
-    "max_hours": "--max-hours {} h", "until": "--until {}", "max_steps": "--max-steps {}", "max_cost": "--max-cost {}",
-    "restarts": "--restarts {}", "stall_s": "--stall {} s", "start_limit_s": "--start-limit {} s",
-    "exit_limit_s": "--exit-limit {} s",
-}  # fmt: skip
+_LIMITS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "max_hours": ("--max-hours", lambda hours: duration(hours * 3600 if isinstance(hours, (int, float)) else hours)),
+    "until": ("--until", lambda at: f"{clock(at)} UTC"),
+    "max_steps": ("--max-steps", number),
+    "max_cost": ("--max-cost", _money),
+    "restarts": ("--restarts", number),
+    "stall_s": ("--stall", duration),
+    "start_limit_s": ("--start-limit", duration),
+    "exit_limit_s": ("--exit-limit", duration),
+}
 
 
 def _limits(value: Value) -> list[tuple[str, str]]:
     limits, cost = value["limits"], value["cost"]
-    given = [shape.format(number(limits[name])) for name, shape in _LIMITS.items() if limits.get(name)]
+    given = [f"{flag} ({words(limits[name])})" for name, (flag, words) in _LIMITS.items() if limits.get(name)]
     rows = [("limits", ", ".join(given))] if given else []
     if cost["spent"] is not None:
         lost = "" if not cost["lost"] else f", {_money(cost['lost'])} of it for steps that were done again"
@@ -234,7 +240,7 @@ def _columns(chart: Value, room: int) -> tuple[str, str, tuple[float, float] | N
             begins.add(column)
     for x, _ in chart["nonfinite"]:
         odd.add(min(room - 1, max(0, int((x - first) / ((last - first) or 1.0) * room))))
-    middles = [(min(cell) + max(cell)) / 2 if cell else math.nan for cell in cells]
+    middles = [min(cell) / 2 + max(cell) / 2 if cell else math.nan for cell in cells]  # never beyond all numbers
     known = [middle for middle in middles if math.isfinite(middle)]
     if not known:
         return "", "", None
@@ -244,7 +250,7 @@ def _columns(chart: Value, room: int) -> tuple[str, str, tuple[float, float] | N
         if at in odd
         else " "
         if math.isnan(one)
-        else _BARS[round((one - low) / ((high - low) or 1.0) * (len(_BARS) - 1))]
+        else _BARS[round((one / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * (len(_BARS) - 1))]
         for at, one in enumerate(middles)
     )
     return bars.rstrip(), "".join("^" if at in begins else " " for at in range(room)).rstrip(), (low, high)
@@ -257,8 +263,8 @@ def _attempts(page: _Page, value: Value) -> None:
     page.title("attempts")
     shown = attempts if len(attempts) <= _ATTEMPTS else [*attempts[:2], *attempts[2 - _ATTEMPTS :]]
     for one in shown:
-        first, last = one["first_step"], one["last_step"]
-        steps = "no steps" if first is None and last is None else f"steps {number(first)} to {number(last)}"
+        known = attempt_steps(one)
+        steps = "no steps" if known is None else f"steps {known}"
         lasted = "" if one["seconds"] is None else f", {duration(one['seconds'])}"
         why = f": {one['cause_text']}" if one["cause_text"] else ""
         begun = clock(one["started_at"]) if one["started_at"] else "not started"
@@ -274,14 +280,16 @@ def _timeline(page: _Page, value: Value) -> None:
     entries = value["timeline"]
     verdicts = [one for one in entries if one["kind"] == "verdict"]
     chosen = {id(one) for one in verdicts[:_VERDICTS]}
-    others = [one for one in entries if id(one) not in chosen and one["kind"] not in ("save", "verdict")]
+    quiet = [one for one in entries if one["kind"] == "save" or (one["kind"] == "hook" and not one["severity"])]
+    passed = {id(one) for one in quiet} | chosen
+    others = [one for one in entries if id(one) not in passed and one["kind"] != "verdict"]
     room = _TIMELINE - len(chosen)
     chosen |= {
         id(one) for one in (others if len(others) <= room else [*others[: room // 2], *others[room // 2 - room :]])
     }
     if not chosen:
         return
-    page.title("what happened (UTC)")
+    page.title("what happened (UTC)" if any(one["at"] for one in entries) else "what happened, in this order")
     for one in entries:
         if id(one) in chosen:
             when = f"{clock(one['at'])}  " if one["at"] else ""
@@ -309,7 +317,14 @@ def _checkpoints(page: _Page, value: Value) -> None:
 
 def _proofs(page: _Page, value: Value) -> None:
     proofs = value["proofs"]
-    page.table("evidence", [("" if at else "files", one["path"]) for at, one in enumerate(proofs[:_PROOFS])])
+    if not proofs:
+        return
+    # The folder once, and the names in it: a long path would be broken in its middle, and could not be copied.
+    folder = str(proofs[0]["path"]).removesuffix(str(proofs[0]["name"]))
+    page.title("evidence")
+    page.add(f"in {folder}", "    ", "  ")
+    for one in proofs[:_PROOFS]:
+        page.add(str(one["name"]), "      ", "    ")
     if len(proofs) > _PROOFS:
         page.add(f"{len(proofs) - _PROOFS} more: --json has all", "  ")
 
@@ -323,7 +338,7 @@ def _places(value: Value) -> list[tuple[str, str]]:
         if value[name]:
             rows.append((label, str(value[name])))
     parts = [size(log["bytes"]) if log["bytes"] is not None else None]
-    parts.append(None if log["lines"] is None else f"{number(log['lines'])} lines")
+    parts.append(None if log["lines"] is None else counted(log["lines"], "line"))
     rows.append(("log", f"{log['path']} ({', '.join(part for part in parts if part) or 'cannot be read'})"))
     rows.append(
         (
@@ -340,6 +355,19 @@ def _unknown(value: Value) -> Iterator[tuple[str, str]]:
     for name, why in value["unknown"].items():
         if name not in figures and name != "goodput":
             yield name, str(why)
+
+
+_PLAIN = {ord(bar): plain for bar, plain in zip(_BARS, "_.,-=+*#", strict=True)}
+_PLAIN |= {ord("…"): "...", ord("\N{MINUS SIGN}"): "-", ord("·"): "-"}
+
+
+def spelt(said: str, encoding: str | None) -> str:
+    """Return the report for an output that may lack the signs of its curve: ASCII ones stand in for them there."""
+    try:
+        _BARS.encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return said.translate(_PLAIN)
+    return said
 
 
 def columns(environ: Mapping[str, str], terminal: int) -> int:

@@ -6,6 +6,7 @@ Every function takes whatever JSON may hold: None is "unknown", and "nan", "inf"
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -64,6 +65,15 @@ def duration(seconds: Any) -> str:
             rest = whole % size // below
             return f"{sign}{whole // size} {name}" + (f" {rest:02d} {least}" if rest else "")
     return f"{sign}{whole} s"
+
+
+def attempt_steps(one: Mapping[str, Any]) -> str | None:
+    """Return the steps of an attempt, "1 to 120"; of all epochs together where each counts anew. None: no step."""
+    first, last = one.get("first_step"), one.get("last_step")
+    whole = one.get("steps_in_all")
+    if whole:
+        return f"{number(whole[0])} to {number(whole[1])} in all"
+    return None if first is None and last is None else f"{number(first)} to {number(last)}"
 
 
 def moment(text: Any) -> float | None:

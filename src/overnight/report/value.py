@@ -7,16 +7,16 @@ of the log, figures and sentences. Reads metrics.db and the log only, and change
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from overnight.bars import folded
 from overnight.events import jsonable
 from overnight.folder import utc
-from overnight.goodput import Goodput, Times, measure
-from overnight.report import loglines, series, words
+from overnight.goodput import ARRIVALS, Goodput, Times, measure
+from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts
 from overnight.report.figures import figures
 from overnight.report.units import finite, moment
@@ -31,10 +31,17 @@ MARKS_S = 10.0
 _LIVE = frozenset({"pending", "starting", "running", "stopping", "backoff"})
 
 
+_PROGRESS = (
+    "step", "step_in_all", "steps", "epoch", "records", "loss_first", "loss_last", "loss_least", "loss_least_step",
+    "loss_good", "loss_good_step", "eval",
+)  # fmt: skip
+
+
 class Known(msgspec.Struct, kw_only=True):
     """What is known before anything is put together. ``one`` is a status, ``source`` the log's number in verdicts.
 
-    ``unknown`` collects what could not be read, by what it would have told.
+    ``unknown`` collects what could not be read, by what it would have told; ``arrivals`` is how it was known when lines
+    came, and ``zone`` whether dates in a log name theirs ("printed", or "local": taken for local time).
     """
 
     kind: str
@@ -52,6 +59,8 @@ class Known(msgspec.Struct, kw_only=True):
     wall_s: float | None
     host: str | None = None
     no_wall: str = "its journal and its status say neither when it began nor when it ended"
+    arrivals: str = ARRIVALS
+    zone: str | None = None
     proofs: list[dict[str, Any]] = []
     unknown: dict[str, str] = {}
 
@@ -61,11 +70,14 @@ def build(known: Known) -> dict[str, Any]:
     one, course, log = known.one, known.course, _log(known)
     tries = attempts(course, one.get("attempts") or [])
     price = None if known.spec is None else known.spec.price
-    good, charts, progress, printed = _numbers(known, tries, price)
+    good, charts, progress, names = _numbers(known, tries, price)
+    printed = "tokens" in names or "tokens_total" in names
+    rates = "tokens_per_s" in names and "dt_s" not in names and good.productive_s is None and not printed
     _complete(progress, one)
     spent = finite(one.get("cost"))
     found = [] if known.spec is None else figures(
-        known.spec, known.origins, good, finite(one.get("tokens_per_second_avg")), printed_tokens=printed
+        known.spec, known.origins, good, finite(one.get("tokens_per_second_avg")),
+        printed_tokens=printed, printed_rates=rates,
     )  # fmt: skip
     unknown = {**{figure.name: figure.provenance for figure in found if figure.value is None}, **known.unknown}
     if good.unknown is not None:
@@ -81,7 +93,7 @@ def build(known: Known) -> dict[str, Any]:
         "host": known.host,
         "engine": one.get("engine"),
         "log": log,
-        "times": _times(one, known.wall_s),
+        "times": {**_times(one, tries, known.wall_s), "zone": known.zone},
         "progress": progress,
         "figures": [figure.plain() for figure in found],
         "goodput": _goodput(good),
@@ -100,7 +112,7 @@ def build(known: Known) -> dict[str, Any]:
     }
     failed = _hooks(one, course)
     value["outcome"]["sentence"] = words.sentence(value, failed)
-    value["next"] = words.next_steps(value, _spec_words(known.spec), failed)
+    value["next"] = advice.next_steps(value, _spec_words(known.spec), failed)
     plain: dict[str, Any] = jsonable(value)
     return plain
 
@@ -109,34 +121,46 @@ def build(known: Known) -> dict[str, Any]:
 
 
 def _numbers(
-    known: Known, tries: Sequence[Mapping[str, Any]], price: float | None
-) -> tuple[Goodput, list[dict[str, Any]], dict[str, Any], bool]:
-    """Return goodput, charts, progress, and whether the tokens of a step are printed; all of it empty without views."""
+    known: Known, tries: Sequence[dict[str, Any]], price: float | None
+) -> tuple[Goodput, list[dict[str, Any]], dict[str, Any], list[str]]:
+    """Return goodput, charts, progress, and the names of what is printed; all of it empty without views."""
     views, spec = known.views, known.spec
     tokens = None if spec is None else spec.tokens_per_step
     times = [Times(attempt=one["n"], started=moment(one["started_at"]), ended=moment(one["ended_at"])) for one in tries]
     if views is None:
         nothing = Goodput(wall_s=known.wall_s, unknown=f"goodput is unknown: {known.unknown.get('metrics')}")
-        names = "step steps epoch records loss_first loss_last loss_least loss_least_step eval".split()
-        return nothing, [], dict.fromkeys(names), False
+        return nothing, [], dict.fromkeys(_PROGRESS), []
     names = views.names()
-    lost = series.Superseded(views.spans())
+    spans = views.spans()
+    lost = series.Superseded(spans)
     good = measure(
         lost.watch(views.stretches(series.wanted(views))),
         wall_s=known.wall_s,
         attempts=times,
         tokens_per_step=tokens,
+        devices=1 if spec is None else spec.devices,
         price=price,
         no_wall=known.no_wall,
         coarse_s=MARKS_S,
+        arrivals=known.arrivals,
     )
     verdicts = [entry for entry in known.course.timeline() if entry["kind"] == "verdict"]
     progress = series.progress(views)
+    good_loss = series.last_good(views, verdicts)
+    progress["loss_good"] = None if good_loss is None else good_loss[1]
+    progress["loss_good_step"] = None if good_loss is None else _whole(good_loss[0])
+    for one in tries:
+        whole = series.whole_range(spans, one["n"])
+        one["steps_in_all"] = None if whole is None else list(whole)
     if progress["records"] == 0 and known.one.get("records") is None:
         progress["records"] = 0
     printed = "tokens" in names or "tokens_total" in names
     charts = series.charts(views, lost, verdicts, None if printed else tokens)
-    return good, charts, progress, printed
+    return good, charts, progress, names
+
+
+def _whole(x: float) -> float | int:
+    return int(x) if x.is_integer() else x
 
 
 def _complete(progress: dict[str, Any], one: Mapping[str, Any]) -> None:
@@ -176,11 +200,12 @@ def _command(one: Mapping[str, Any], spec: RunSpec | None) -> list[str]:
     return [] if spec is None or not spec.argv else list(spec.argv)
 
 
-def _times(one: Mapping[str, Any], wall_s: float | None) -> dict[str, Any]:
-    first = next((each.get("started_at") for each in one.get("attempts") or ()), None)
+def _times(one: Mapping[str, Any], tries: Sequence[Mapping[str, Any]], wall_s: float | None) -> dict[str, Any]:
+    # A status keeps the newest attempts only, and its own start is that of the last one.
+    first = next((each["started_at"] for each in tries if each["n"] == 1), None)
     return {
         "created_at": one.get("created_at"),
-        "started_at": first or one.get("started_at"),
+        "started_at": first if first or tries else one.get("started_at"),
         "ended_at": one.get("ended_at"),
         "elapsed_s": wall_s,
         "active_s": one.get("active_s"),
@@ -191,7 +216,7 @@ def _log(known: Known) -> dict[str, Any]:
     path, size, lines = known.log, None, None
     if path is not None:
         try:
-            size = path.stat().st_size
+            size = loglines.size_of(path)
             lines = loglines.count_lines(path, known.start if known.start <= size else 0)
         except OSError as error:
             known.unknown["log"] = f"{path} cannot be read: {error.strerror}"
@@ -212,7 +237,10 @@ def _with_line(entry: dict[str, Any], known: Known) -> dict[str, Any]:
 
 def _last_lines(known: Known) -> list[str]:
     said = [] if known.log is None else loglines.last_lines(known.log, known.start)
-    return said or [loglines.cut(str(line)) for line in islice(known.one.get("last_lines") or (), loglines.LAST_LINES)]
+    if said:
+        return said
+    kept = folded(str(line) for line in known.one.get("last_lines") or ())
+    return [loglines.cut(line) for line in kept[-loglines.LAST_LINES :]]
 
 
 def _hooks(one: Mapping[str, Any], course: Course) -> list[str]:

@@ -27,7 +27,8 @@ class Divergence:
     It does not kill healthy runs: at the bound is not above it, and it is armed only after five losses at or below
     the bound in the segment, so a loss on another scale, or the first steps of a bad initialisation, only alert.
     ``asked`` says that the user gave the bound; then it holds from the first record. Infinite and NaN losses belong to
-    ``nonfinite``. A glued number is only noted and arms nothing. Each kind is told once per segment.
+    ``nonfinite``. A glued number is only noted and arms nothing; a strange record is not judged. Each kind is told once
+    per segment.
     """
 
     name: ClassVar[str] = "divergence"
@@ -59,7 +60,7 @@ class Divergence:
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return a verdict for the first loss above the bound of each kind."""
         loss, bound = record.loss, self.max_loss
-        if loss is None or bound is None or record.kind != "train" or not isfinite(loss):
+        if loss is None or bound is None or record.kind != "train" or record.strange or not isfinite(loss):
             return None
         if loss <= bound:
             if memory["healthy"] < ARMED_AFTER and not record.glued:

@@ -61,7 +61,9 @@ class Nonfinite:
     it. A gradient norm that was never anything but NaN beside a finite loss may stand for "not known": an alert.
 
     What does not end a run: a NaN of an evaluation (an empty eval set divides by zero; the weights are untouched) is an
-    alert, a number that touches a neighbouring record is a note. Each kind is told once per segment.
+    alert, a number that touches a neighbouring record is a note. A single NaN on a line that begins as no line before
+    (a summary, a sample, a quoted log) is an alert; a second one on any line ends the run, if no training line with a
+    number came between them: a real NaN stays. Each kind is told once per segment.
     ``signal`` is the first signal of the ladder for such an end; whoever ends the run reads it.
     """
 
@@ -74,8 +76,9 @@ class Nonfinite:
         """Return a memory in which nothing was told yet.
 
         ``calm`` names the shape of log whose healthy lines change nothing; a list under "reader rank" is a _Series.
+        ``doubt``: the latest loss was no number, on a strange line.
         """
-        return {"train": False, "eval": False, "glued": False, "calm": ""}
+        return {"train": False, "eval": False, "glued": False, "strange": False, "doubt": False, "calm": ""}
 
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return a verdict for the first non-finite loss of each kind, and for the first of each hidden form."""
@@ -89,9 +92,11 @@ class Nonfinite:
         ):  # fmt: skip
             return None
         if loss is not None and not isfinite(loss):
-            return self._printed(record, loss, memory)
+            return self._strange(record, loss, memory) if record.strange else self._printed(record, loss, memory)
         if record.kind != "train" or record.glued:
             return None
+        if loss is not None:
+            memory["doubt"] = False
         key = f"{record.reader} {record.rank}"
         if key not in memory and sum(isinstance(one, list) for one in memory.values()) >= _MOST_SERIES:
             return None
@@ -124,6 +129,23 @@ class Nonfinite:
             text = f"eval loss is {spoken(loss)} {where(record)}"
             return on_record(self, record, text, severity="warn", action=milder(self.action), evidence=evidence)
         return self._critical(record, f"loss is {spoken(loss)} {_place(record)}", evidence)
+
+    def _strange(self, record: Record, loss: float, memory: Memory) -> Verdict | None:
+        """Return what such a loss means on a line that begins as no line before it, or with a step long over."""
+        evidence = {"loss": loss, "strange": True}
+        text = f"loss reads {spoken(loss)} {where(record)}, on a line unlike all before it"
+        if memory.get("doubt"):
+            if memory["train"]:
+                return None
+            memory["train"] = True
+            return self._critical(record, f"{text}, and no line with a number came since the one before", evidence)
+        memory.update(doubt=True, calm="")  # so that the next number is seen
+        if memory.get("strange") or memory["train"]:
+            return None
+        memory["strange"] = True
+        if self.action in ("stop", "terminate"):
+            text += ": it is not trusted, a second one ends the run"
+        return on_record(self, record, text, severity="warn", action=milder(self.action), evidence=evidence)
 
     def _hidden(self, record: Record, series: _Series, memory: Memory) -> Verdict | None:
         """Return the first hidden form that this line completes and that was not told yet."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from overnight.cli.bars import superseded, words_of
-from overnight.cli.render import clean_line
+from overnight.bars import superseded, words_of
+from overnight.printable import clean_line
 
 LONGEST_LINE = 1 << 16
 """Bytes of a line that are kept together; a longer one comes in pieces."""

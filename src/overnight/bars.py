@@ -6,6 +6,7 @@ Pure: two byte strings in, yes or no out. No terminal, no file; where the frames
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # What changes between two states of one thing: numbers, signs, the glyphs of bars and spinners (U+2000 to U+2FFF).
 _CHANGING = bytes(byte for byte in range(128) if not chr(byte).isalpha() and byte not in b"{}") + b"\xe2"
@@ -17,10 +18,13 @@ ALIKE, ALIKE_BYTES = 0.6, 4
 LONGEST_BAR = 2000
 
 _GLYPHS = "━╸╺─╌█▏▎▍▌▋▊▉▐░▒▓■□▰▱▪▫●○◉◯⬛⬜⣀-⣿"
-_BAR = re.compile(rf"\d%\s?\||[\[(|][=#>.*~o\s-]{{3,}}[\])|]|[{_GLYPHS}]{{3,}}|\d+\w* ?\[\d+:\d\d")
+_BAR = re.compile(
+    rf"\d%\s?\||[\[(|][=#>.*~o\s-]{{3,}}[\])|]|[{_GLYPHS}]{{3,}}"
+    r"|(?<!\w)\d{1,15}[A-Za-z]{0,8} ?\[\d+:\d\d"
+)
 """A bar by its looks: 40%|, [===>...], five blocks in a row, or what a bar of unknown length shows: 12it [00:01."""
 
-_TQDM = re.compile(r"\d%\s?\||\d+\w* ?\[\d+:\d\d")
+_TQDM = re.compile(r"\d%\s?\||(?<!\w)\d{1,15}[A-Za-z]{0,8} ?\[\d+:\d\d")
 _TQDM_END = re.compile(r"(?:\]|\||\d/\d+)\s*$")
 
 _BESIDE = (
@@ -63,6 +67,19 @@ def only_a_bar(frame: bytes) -> bool:
     if _TQDM.search(text) and not _TQDM_END.search(text):
         return False  # text that was printed behind a bar that stood there
     return _REST.fullmatch(text, found.end()) is not None
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """Return lines without those that are only an earlier state of the bar that comes next."""
+    found: list[str] = []
+    for line in lines:
+        new = line.encode("utf-8", "replace")
+        if found and found[-1].strip() and only_a_bar(new):
+            last = found[-1].encode("utf-8", "replace")
+            if only_a_bar(last) and alike(words_of(last), words_of(new)):
+                found.pop()
+        found.append(line)
+    return found
 
 
 def superseded(frame: bytes, by: bytes) -> bool:
