@@ -8,7 +8,7 @@
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
-JOBS ?= 4
+JOBS ?= 5
 ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
@@ -24,10 +24,10 @@ demo: $(VENV)/.demo-ready
 	$(VENV)/bin/overnight demo
 
 test: $(VENV)/.test-ready programs
-	$(VENV)/bin/python -m pytest -n $(JOBS) $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-long: $(VENV)/.test-ready programs
-	$(VENV)/bin/python -m pytest -n $(JOBS) -m long $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m long $(ARGS)
 
 lint: $(VENV)/.lint-ready
 	$(VENV)/bin/ruff check

@@ -78,7 +78,7 @@ class Parting:
             self.hooks.turn(boot_clock())
             self.obey(woke)
             stored = stored or self._store(ended_at)
-            told = (self._publish() and stored) or boot_clock() >= until
+            told = (self._publish() and stored) or boot_clock() >= until or not self.folder.path.is_dir()
             if told and not self.hooks.busy():
                 break
             waits = [self.hooks.next_look_s(boot_clock()), None if told else AGAIN_S]
