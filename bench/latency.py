@@ -107,7 +107,7 @@ def tries(count: int, others: int) -> tuple[list[float], list[float], list[float
 
 def measure(*, quick: bool) -> list[dict[str, Any]]:
     """Return the table."""
-    ours, polled, watched = tries(5, 5) if quick else tries(200, 20)
+    ours, polled, watched = tries(5, 5) if quick else tries(100, 20)
     rows = {"overnight": ours, "follower, 1 s polling": polled, "follower, watchfiles": watched}
     return [
         {
