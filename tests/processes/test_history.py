@@ -425,3 +425,12 @@ def test_state_comes_back_as_it_was(value: object) -> None:
 def test_state_keeps_nan_and_infinities() -> None:
     back = decode_state(encode_state([math.nan, math.inf, -math.inf]))
     assert repr(back) == "[nan, inf, -inf]"
+
+
+def test_a_key_that_only_one_of_two_chunks_has_damages_neither(path: Path) -> None:
+    entries = [entry(at, step=at, loss=1.0, extra={"kl": 0.5} if at < 10 else {}) for at in range(12_000)]
+    history = History(path)
+    history.commit(entries, [], b"")
+    history.close()
+    found = [json.loads(str(row["extra"] or "{}")) for row in records_of(path)]
+    assert found == [{"kl": 0.5}] * 10 + [{}] * 11_990

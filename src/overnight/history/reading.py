@@ -191,7 +191,8 @@ class Sheet:
     def extras(self) -> list[dict[str, float | str | None] | None]:
         """Return what each line said besides."""
         places = self.places()
-        columns: dict[str, Any] = {key: self.values(f".{key}") for keys in places.shapes if keys for key in keys}
+        used = [places.shapes[number] for number in set(places.shape)]  # the others are of chunks beside this one
+        columns: dict[str, Any] = {key: self.values(f".{key}") for keys in used if keys for key in keys}
         if None in columns.values():
             raise ValueError(f"a column of the chunk {self.chunk} is gone")
         loose = self.loose()
