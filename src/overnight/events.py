@@ -74,6 +74,11 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     unknown: dict[str, str] = {}
 
 
+VERDICT_KEY = ("attempt", "source", "offset", "part", "rule")
+
+VerdictKey = tuple[int, int, int, int, str]
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule found.
 
@@ -91,6 +96,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = -1
     part: int = 0
     evidence: dict[str, Any] = {}
+
+    @property
+    def key(self) -> VerdictKey:
+        """Return what makes it the same verdict when it is found again: the values of ``VERDICT_KEY``."""
+        return (self.attempt, self.source, self.offset, self.part, self.rule)
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

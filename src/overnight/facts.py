@@ -15,19 +15,13 @@ from typing import Any
 import msgspec
 
 from overnight.causes import Finding
-from overnight.events import Exit, Request, Verdict
+from overnight.events import Exit, Request, Verdict, VerdictKey
 from overnight.folder import Journal, RunFolder, read_journal, utc
 from overnight.monitor import Monitor
 from overnight.states import ENDED
 
 MAX_NOTES = 20
 SAVES_KEPT = 6
-Key = tuple[int, int, int, int, str]
-
-
-def key_of(verdict: Verdict) -> Key:
-    """Return what makes a verdict the same verdict when it is found again."""
-    return (verdict.attempt, verdict.source, verdict.offset, verdict.part, verdict.rule)
 
 
 def complain(text: str) -> None:
@@ -42,7 +36,7 @@ class Facts:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.verdicts: list[Verdict] = []
-        self.keys: set[Key] = set()
+        self.keys: set[VerdictKey] = set()
         self.notes: list[str] = []
         self.marks: list[tuple[int, int, float]] = []
         self.attempt_ends: dict[int, dict[str, Any]] = {}
@@ -91,7 +85,7 @@ class Facts:
 
     def judge(self, verdict: Verdict) -> bool:
         """Write a verdict down; False if it is already there, though perhaps without the step that is known by now."""
-        if key_of(verdict) not in self.keys:
+        if verdict.key not in self.keys:
             self._say_verdict(verdict)
             return True
         if verdict.step is not None and self.verdicts[self._place_of(verdict)].step is None:
@@ -105,8 +99,8 @@ class Facts:
         self.say("verdict", epoch=time.time(), **details)
 
     def _place_of(self, verdict: Verdict) -> int:
-        key = key_of(verdict)
-        return next(place for place, one in enumerate(self.verdicts) if key_of(one) == key)
+        key = verdict.key
+        return next(place for place, one in enumerate(self.verdicts) if one.key == key)
 
     def fresh_request(self, name: str, request: Request) -> bool:
         """Write a request down; False if the file of that name was written down before."""
@@ -224,9 +218,9 @@ class Facts:
             verdict = msgspec.convert({**known, "at": epoch}, Verdict)
         except msgspec.ValidationError:
             return  # edited by hand: it counts as never written, and will be found again
-        if key_of(verdict) in self.keys:  # told again, with its step
+        if verdict.key in self.keys:  # told again, with its step
             first = self.verdicts[place := self._place_of(verdict)]
             self.verdicts[place] = msgspec.structs.replace(verdict, at=first.at)
             return
-        self.keys.add(key_of(verdict))
+        self.keys.add(verdict.key)
         self.verdicts.append(verdict)

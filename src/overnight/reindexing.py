@@ -19,6 +19,7 @@ import msgspec
 
 from overnight.asked import in_force, read_asked
 from overnight.errors import FolderError, UsageError
+from overnight.events import VERDICT_KEY
 from overnight.facts import Facts
 from overnight.folder import RunFolder, encode_json, read_journal, read_json, sync_directory
 from overnight.history.completeness import Place, holds, stored_place
@@ -31,9 +32,6 @@ from overnight.ownership import Owned, Owner
 from overnight.spec import RunSpec
 from overnight.states import ENDED
 from overnight.wiring import make_monitor
-
-KEY = ("attempt", "source", "offset", "part", "rule")
-"""What makes a verdict the same verdict."""
 
 TAILS = ("-wal", "-shm", "-journal")
 
@@ -126,7 +124,7 @@ class _Build:
                     with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand
                         self.marked = max(self.marked or (0, 0), (int(fact["source"]), int(fact["offset"])))
                 elif fact["fact"] == "verdict":
-                    self.told.add(tuple(fact.get(name) for name in KEY))
+                    self.told.add(tuple(fact.get(name) for name in VERDICT_KEY))
         self.journal_kept = self.marked is not None
         self.place_before = None
         with contextlib.suppress(ValueError):
@@ -144,7 +142,7 @@ class _Build:
                 closing(sqlite3.connect(self.place.metrics_db)) as new,
             ):
                 old.backup(new)
-                self.told.update(new.execute(f"SELECT {', '.join(KEY)} FROM verdicts"))  # noqa: S608 - names of ours
+                self.told.update(new.execute(f"SELECT {', '.join(VERDICT_KEY)} FROM verdicts"))  # noqa: S608 - names of ours
                 new.execute("DELETE FROM state")
                 new.commit()
             History(self.place.metrics_db).close()
@@ -241,8 +239,8 @@ class _Build:
         again = sum(one.records for one in self.sheets) - kept
         with closing(sqlite3.connect(self.place.metrics_db)) as db:
             if self.journal_kept:  # what other rules would have said that night was never told
-                this_one = " AND ".join(f"{name} = ?" for name in KEY)
-                for key in set(db.execute(f"SELECT {', '.join(KEY)} FROM verdicts")) - self.told:  # noqa: S608 - ours
+                this_one = " AND ".join(f"{name} = ?" for name in VERDICT_KEY)
+                for key in set(db.execute(f"SELECT {', '.join(VERDICT_KEY)} FROM verdicts")) - self.told:  # noqa: S608 - ours
                     db.execute(f"DELETE FROM verdicts WHERE {this_one}", key)  # noqa: S608 - names of ours
                 db.commit()
             records = db.execute(

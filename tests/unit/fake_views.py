@@ -1,6 +1,6 @@
 """A metrics.db in memory for tests of what reads one: records as dicts in, the views of ``history.views`` out.
 
-Slow and plain on purpose, and written without a look at the real one; no test is here.
+Slow and plain on purpose, and written without a look at how the real one does it; no test is here.
 """
 
 from __future__ import annotations
@@ -8,59 +8,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
+
+from overnight.history.views import Chart, Column, Span, Stretch, Summary
 
 FIELDS = "loss dt_s tokens tokens_total tokens_per_s samples_per_s mfu lr grad_norm epoch".split()
 NAN = math.nan
-
-
-class Span(NamedTuple):
-    attempt: int
-    segment: int
-    source: int = 0
-    records: int = 0
-    first_step: int | None = None
-    last_step: int | None = None
-    first_at: float = 0.0
-    last_at: float = 0.0
-    first_offset: int = 0
-    last_offset: int = 0
-    base: float = 0.0
-    limit: float = math.inf
-
-
-class Column(NamedTuple):
-    values: array[float]
-    missing: bytes | None
-
-
-class Stretch(NamedTuple):
-    span: Span
-    x: array[float]
-    steps: Column
-    at: array[float]
-    offsets: array[int]
-    columns: dict[str, Column]
-    kept: int
-    per_device: bool = False
-
-
-class Chart(NamedTuple):
-    x: list[float]
-    low: list[float]
-    high: list[float]
-    attempts: list[int]
-    nonfinite: list[tuple[float, float]]
-    exact: bool
-
-
-class Summary(NamedTuple):
-    values: int
-    first: float | None
-    last: float | None
-    least: float | None
-    least_x: float | None
-    largest: float | None
 
 
 class FakeViews:
@@ -83,7 +38,8 @@ class FakeViews:
             steps = [one["step"] for one in some if one.get("step") is not None]
             found.append(
                 Span(
-                    *key,
+                    attempt=key[0],
+                    segment=key[1],
                     records=len(some),
                     first_step=steps[0] if steps else None,
                     last_step=steps[-1] if steps else None,
@@ -93,7 +49,7 @@ class FakeViews:
             )
         for at, span in enumerate(found):
             later = [one.first_step for one in found[at + 1 :] if one.first_step is not None]
-            found[at] = span._replace(limit=float(min(later)) if later else math.inf)
+            found[at] = msgspec.structs.replace(span, limit=float(min(later)) if later else math.inf)
         return found
 
     def names(self, kind: str = "train") -> list[str]:

@@ -19,9 +19,6 @@ LIVE_ONLY = frozenset({"disk_space"})
 """Rules that judge the machine as it is at that moment, which no log tells."""
 
 
-Key = tuple[int, int, int, int, str]
-
-
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict of the replay, of the night, or both.
 
@@ -42,24 +39,24 @@ def compared(now: Sequence[Verdict], then: Sequence[Verdict], *, source: int) ->
     ``source`` is the life of the log that was replayed. First those at the same place are paired, then the others of
     the same rule and attempt in their order.
     """
-    places = {key_of(one): one for one in then}
+    places = {one.key: one for one in then}
     waiting: dict[tuple[str, int], deque[Verdict]] = defaultdict(deque)
-    taken = {key_of(one) for one in now}
+    taken = {one.key for one in now}
     for one in then:
-        if key_of(one) not in taken and one.source == source:
+        if one.key not in taken and one.source == source:
             waiting[one.rule, one.attempt].append(one)
     pairs, used = [], set()
     for one in now:
-        other = places.get(key_of(one))
+        other = places.get(one.key)
         if other is None and waiting[one.rule, one.attempt]:
             other = waiting[one.rule, one.attempt].popleft()
         if other is None:
             pairs.append(Pair(now=one, how="new"))
         else:
-            used.add(key_of(other))
+            used.add(other.key)
             pairs.append(_pair(one, other))
     for one in then:
-        if key_of(one) not in used:
+        if one.key not in used:
             how = "live only" if one.rule in LIVE_ONLY else "gone" if one.source == source else "elsewhere"
             pairs.append(Pair(then=one, how=how))
     return pairs
@@ -74,8 +71,3 @@ def _pair(now: Verdict, then: Verdict) -> Pair:
     if now.offset >= 0:  # the sentence of a verdict on time names seconds
         alike = alike and now.text == then.text
     return Pair(now=now, then=then, how="same" if alike else "changed")
-
-
-def key_of(one: Verdict) -> Key:
-    """Return what makes a verdict the same verdict when it is found again."""
-    return (one.attempt, one.source, one.offset, one.part, one.rule)

@@ -14,11 +14,10 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from overnight.events import Exit, Verdict
+from overnight.events import Exit, Verdict, VerdictKey
 from overnight.lifecycle import decide
 from overnight.monitor import Monitor, Outcome
 from overnight.past.clock import PastClock
-from overnight.past.comparing import Key, key_of
 from overnight.past.rereading import BLOCK, Bounds, Piece, pieces
 from overnight.past.tally import Pieces, Place, SoFar, Tally, lasted, parted
 from overnight.past.times import RESOLUTION_S, Times
@@ -107,7 +106,7 @@ class _Replaying:
         self.spec = spec
         self.monitor: Monitor = make_monitor(spec, complain)
         self.clock = None if past.times is None else PastClock(self.monitor, spec, past.times, self._begin)
-        self.found: dict[Key, Found] = {}
+        self.found: dict[VerdictKey, Found] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.left_out = 0
         self.end: Found | None = None
@@ -138,7 +137,7 @@ class _Replaying:
             found=tuple(placed.values()),
             left_out=self.left_out,
             counts=dict(self.counts),
-            end=None if self.end is None else self._end(placed[key_of(self.end.verdict)]),
+            end=None if self.end is None else self._end(placed[self.end.verdict.key]),
             tally=self.tally,
             reader=self.reader or self.monitor.sniffer.chosen,
             lines=self.lines,
@@ -224,7 +223,7 @@ class _Replaying:
         epochs = _epochs(verdicts, pieces)
         for verdict in verdicts:
             epoch = epochs.get((verdict.offset, verdict.part), self.tally.epoch)
-            key = key_of(verdict)
+            key = verdict.key
             ends = verdict.action in ("stop", "terminate")
             known = self.found.get(key)
             if known is not None:  # found again, with all that the log says of it
@@ -259,11 +258,11 @@ class _Replaying:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _place_end(self, placed: dict[Key, Found]) -> None:
+    def _place_end(self, placed: dict[VerdictKey, Found]) -> None:
         """Let the verdict that ends it bear the time of its line, from which on is counted what that would save."""
         if self.end is None or self.end_at is None:
             return
-        key, times = key_of(self.end.verdict), self.past.times
+        key, times = self.end.verdict.key, self.past.times
         if times is not None and times.dates is not None and placed[key].text is not None:
             at = times.dates.read((placed[key].text or "").encode())
             if at is not None and self.end_at - RESOLUTION_S <= at <= times.until:
@@ -303,7 +302,7 @@ def _epochs(verdicts: list[Verdict], pieces: Pieces) -> dict[tuple[int, int], fl
     }
 
 
-def placed_in(stream: BinaryIO, found: Mapping[Key, Found]) -> dict[Key, Found]:
+def placed_in(stream: BinaryIO, found: Mapping[VerdictKey, Found]) -> dict[VerdictKey, Found]:
     """Return what was found, each with the number and the text of its line."""
     placed, lines, place = dict(found), 0, 0
     for key in sorted((key for key, one in found.items() if one.verdict.offset >= 0), key=lambda key: key[2]):

@@ -12,7 +12,7 @@ import msgspec
 
 from overnight.events import Verdict, jsonable
 from overnight.folder import RunFolder, read_journal, read_json, utc
-from overnight.past.comparing import SAME_S, Pair, compared, key_of
+from overnight.past.comparing import SAME_S, Pair, compared
 from overnight.past.replay import End, Found, Past, Replay
 from overnight.past.rereading import NOTHING_KNOWN, bounds_of
 from overnight.past.tally import Tally
@@ -61,7 +61,7 @@ def night_of(folder: RunFolder) -> tuple[list[Verdict], int]:
             verdict = msgspec.convert({**known, "at": fact.get("epoch")}, Verdict)
         except msgspec.ValidationError:
             continue  # edited by hand
-        key = key_of(verdict)
+        key = verdict.key
         if key in found or len(found) < MOST_OF_THE_NIGHT:
             found[key] = msgspec.structs.replace(verdict, at=found[key].at) if key in found else verdict
         else:

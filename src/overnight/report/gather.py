@@ -182,11 +182,7 @@ def _proofs(evidence: Path) -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(evidence.iterdir()):
-            inside = (
-                sorted(path.iterdir(), key=lambda one: (one.name != "summary.txt", one.name))
-                if path.is_dir()
-                else [path]
-            )
+            inside = sorted(path.iterdir(), key=_summary_first) if path.is_dir() else [path]
             found += [one for one in inside if one.is_file() and one.name != "ballast" and not one.name.startswith(".")]
     return [_proof(evidence, path) for path in found[:PROOFS]]
 
