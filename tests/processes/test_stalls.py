@@ -267,7 +267,7 @@ def test_a_user_who_stops_it_in_the_middle_of_that_is_obeyed(start: Start) -> No
 
 
 def test_a_user_who_stops_it_while_its_stacks_are_read_is_obeyed(start: Start) -> None:
-    run = start("night", *toy(*HANGS), flags=(*STALL, "--restarts", 3, "--backoff", "0.2"))
+    run = start("night", *toy(*HANGS), flags=(*STALL, "--restarts", 3, "--backoff", "20s"))
     until(lambda: verdicts(run, "stop"), "the verdict")
     run.stop()
     assert run.wait() == 103

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -122,12 +123,23 @@ def test_the_session_has_the_runs_name_and_shows_it_live(tmux: Server, runs: Run
     assert "shim.py" in " ".join(words), "the handle is that of the guard"
 
 
+def pressed(view: Terminal, *keys: bytes) -> bool:
+    """Press the keys one after the other; say whether the program on the terminal has ended within a second."""
+    for key in keys:
+        view.type(key)
+        time.sleep(0.1)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        view.process.wait(1.0)
+    return view.process.poll() is not None
+
+
 def test_attach_and_leaving_with_the_prefix_key(tmux: Server, runs: Runs) -> None:
     run = tmux.start("night", *toy("--steps", 5000))
     view = Terminal(["tmux", "attach", "-t", "=night"], env=runs.env, cwd=runs.work)
     try:
         until(lambda: b"step: " in view.shown, "the session is shown")
-        view.type(b"\x02d")
+        # As a person types: tmux takes keys that come within a millisecond for a paste and passes them on.
+        until(lambda: pressed(view, b"\x02", b"d"), "the prefix and d let go of it", 60)
         assert view.wait() == 0
     finally:
         view.close()
