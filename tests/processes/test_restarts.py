@@ -119,12 +119,15 @@ def another(run: Run, supervisor: int) -> bool:
 
 
 @pytest.mark.timeout(180)
-def test_supervisor_killed_five_times_counts_on(start: Start) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_a_supervisor_that_is_killed_again_and_again_counts_on(start: Start, times: int) -> None:
     """The budget, the steps and the back-off stand in the journal, so it does not matter who reads them."""
     run = start(
-        "killed", *toy("--steps", 4000, "--dt", 0.05, "--crash-at", 400), flags=("--restarts", 9, "--backoff", "1s")
+        "killed",
+        *toy("--steps", 4000, "--dt", 0.05, "--crash-at", 80 * times),
+        flags=("--restarts", 9, "--backoff", "1s"),
     )
-    for _ in range(5):
+    for _ in range(times):
         supervisor = run.pid("supervisor")
         os.kill(supervisor, signal.SIGKILL)
         until(partial(another, run, supervisor), "the next one", 45.0)  # the fifth comes after half a minute

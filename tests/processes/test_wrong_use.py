@@ -341,8 +341,15 @@ def look_everywhere(run: Run) -> None:
         assert len(said.stderr.strip().splitlines()) <= 1, said.stderr
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("file", FILES)
+EDITS = [(file, damage) for file in FILES for damage in DAMAGES]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    # Each takes its seven seconds of waiting: every third one in each run of the tests, all of them in the long one.
+    [pytest.param(*edit, marks=[] if at % 3 == 0 else pytest.mark.long) for at, edit in enumerate(EDITS)],
+    ids=[f"{file}-{damage.__name__}" for file, damage in EDITS],
+)
 def test_live_run_whose_file_was_edited(place: Home, file: str, damage: Callable[[Path], None]) -> None:
     """The training does not notice, and neither what it logs nor how it ends is lost; the supervisor comes and goes."""
     switches = ["--steps", "700", "--rate", "100", "--nan-at", "150", "--exit-at", "700", "--exit-code", "7"]

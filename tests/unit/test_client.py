@@ -346,7 +346,7 @@ def test_waiting_goes_on_while_hooks_are_pending_and_somebody_runs_them(tmp_path
     folder = make(tmp_path, "r", {**ended, **hooks(pending=1)}, keepers={"shim": me(), "supervisor": me()})
     done = threading.Timer(0.3, lambda: write_json(folder.status_json, {**ended, **hooks(failed=1)}))
     done.start()
-    assert client.hooks_failed(client.wait(folder, 30)) == 1
+    assert client.hooks_failed(client.wait(folder, 1.5)) == 1
     done.join()
 
 
