@@ -64,7 +64,7 @@ TOOLS = frozenset(
 )
 WORKER = re.compile(
     r"multiprocessing[.](?:spawn|forkserver|resource_tracker|semaphore_tracker)|compile_worker|"
-    r"loky[.]backend|wandb[.-]service|torch/_inductor/"
+    r"loky[.]backend|wandb[.-]service|torch/_inductor/|overnight[.]checkpoint[.]writer"
 )
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?d?")
 PYTHON_OPTIONS_WITH_VALUE = frozenset({"W", "X"})
