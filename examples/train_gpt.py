@@ -1,36 +1,34 @@
-"""A small GPT in torch that a night can be trusted with: it saves atomically, resumes to the bit, and stops well.
+"""A small GPT in torch that a night can be trusted with: it saves safely, resumes to the bit, and stops well.
 
     overnight run --name gpt --steps 400 --params 436736 --tokens-per-step 2048 -- python examples/train_gpt.py
     overnight status gpt
     overnight stop gpt            # finishes the step, saves, exits 0
     overnight run --name gpt2 -- python examples/train_gpt.py       # goes on from there, bit for bit
 
-The script knows nothing of Overnight but one courtesy: when a run is ended for bad weights, the file ``stop.json`` in
-its attempt's folder says ``"save": false``, and the last good checkpoint stays the newest. What makes the rest work is
-ordinary care, in the order of this file:
+The script does not know Overnight; its ``Checkpointer`` takes care of the night, and would do so under nohup as well:
 
-- the batch is a function of (seed, step): nothing to save, nothing to skip after a resume;
-- dropout draws from torch's generator, whose state is saved; the learning rate is a function of the step;
-- a checkpoint is written beside its name, fsynced, renamed, and the folder fsynced: a kill leaves one whole;
-- a signal handler only leaves a note; the loop reads it between two steps.
+- it goes on after the newest checkpoint that is whole and healthy, and counts the steps;
+- it saves beside the training, in a way that a kill at any moment leaves the old checkpoint or the new one;
+- a signal ends the loop between two steps, behind a last save; weights that a run is ended for are not saved.
+
+What is left to the script, for a resume that is exact: the batch is a function of (seed, step), the learning rate of
+the step, and dropout draws from torch's own generator, which is saved with the rest.
 
 Data: the source text of Python's own standard library, which every machine has. A CPU does a few steps a second at the
 sizes below and gets from 5.5 to about 2.4 nats in 400 steps.
 """
 
 import argparse
-import json
 import math
-import os
-import signal
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from overnight.checkpoint import Checkpointer
 
 VOCABULARY = 256
 
@@ -100,68 +98,6 @@ def learning_rate(o: argparse.Namespace, step: int) -> float:
     return o.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
-def random_state(device: str) -> dict[str, torch.Tensor]:
-    """Return the state of every generator that dropout draws from."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.startswith("cuda"):
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer, o: argparse.Namespace) -> None:
-    """Publish the checkpoint of a step and keep the newest three."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"checkpoint-{step:06d}.pt"
-    temporary = target.with_suffix(f".{os.getpid()}.tmp")
-    state = {
-        "step": step,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "rng": random_state(o.device),
-    }
-    with temporary.open("wb") as stream:
-        torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(target)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(handle)
-    os.close(handle)
-    for old in sorted(folder.glob("checkpoint-*.pt"), reverse=True)[3:]:
-        old.unlink()
-    print(f"saved {target.name}", flush=True)
-
-
-def resume(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, o: argparse.Namespace) -> int:
-    """Load the newest checkpoint that can be read whole and return its step; 0 if there is none."""
-    for path in sorted(folder.glob("checkpoint-*.pt"), reverse=True):
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
-            print(f"skipped {path.name}: {str(error).splitlines()[0]}", flush=True)
-            continue
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"]["cpu"])
-        if o.device.startswith("cuda"):
-            torch.cuda.set_rng_state(state["rng"]["cuda"], o.device)
-        print(f"resumed from {path.name}", flush=True)
-        return int(state["step"])
-    return 0
-
-
-def save_wanted() -> bool:
-    """Say whether the last save is wanted: yes, unless the order that ends this attempt says that it is not."""
-    folder, attempt = os.environ.get("OVERNIGHT_RUN_DIR"), os.environ.get("OVERNIGHT_ATTEMPT", "")
-    if not folder or not attempt.isdigit():
-        return True
-    try:
-        order = json.loads((Path(folder) / "attempts" / f"{int(attempt):03d}" / "stop.json").read_text())
-    except (OSError, ValueError):
-        return True
-    return order.get("save") is not False
-
-
 def options() -> argparse.Namespace:
     """Read the command line."""
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -183,42 +119,25 @@ def options() -> argparse.Namespace:
     return p.parse_args()
 
 
-def train(model: GPT, optimizer: torch.optim.Optimizer, o: argparse.Namespace, noted: list[str]) -> None:
-    """Step until the plan is done or a signal is noted, then save."""
+def train(model: GPT, optimizer: torch.optim.Optimizer, o: argparse.Namespace) -> None:
+    """Step until the plan is done or a signal comes; the checkpointer saves in between and at the end."""
     text = read_text()
-    step = saved = resume(o.checkpoints, model, optimizer, o)
-    before = time.perf_counter()
-    while step < o.steps and not noted:
-        step += 1
-        rate = learning_rate(o, step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = model(*batch(text, o, step))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        value = loss.item()  # on a GPU this waits for the step, so that dt is its true time
-        now = time.perf_counter()
-        line = f"step: {step}, loss: {value:.6f}, dt: {now - before:.4f}, lr: {rate:.6f}, grad_norm: {norm:.4f}"
-        print(line, flush=True)
-        before = now
-        if step % o.save_every == 0:
-            save(o.checkpoints, step, model, optimizer, o)
-            saved = step
-    if noted:
-        print(f"{noted[0]} came: step {step} was finished", flush=True)
-    if noted and not save_wanted():
-        print("not saving: the order to stop says that these weights are not wanted", flush=True)
-    elif saved != step:
-        save(o.checkpoints, step, model, optimizer, o)
+    with Checkpointer(o.checkpoints, every=o.save_every, keep_last=3, model=model, optimizer=optimizer) as ckpt:
+        for step in ckpt.steps(o.steps):
+            rate = learning_rate(o, step)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = model(*batch(text, o, step))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            # On a GPU reading the loss waits for the step, so that dt is its true time.
+            ckpt.report(step, loss=loss, tokens=o.batch * o.context, lr=rate, grad_norm=norm)
 
 
 def main() -> int:
     """Build everything and train; return the exit code."""
-    noted: list[str] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: noted.append(signal.Signals(got).name))
     o = options()
     torch.set_num_threads(o.threads)
     torch.manual_seed(o.seed)
@@ -228,7 +147,7 @@ def main() -> int:
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=o.lr, betas=(0.9, 0.95))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {o.batch * o.context} tokens a step", flush=True)
-    train(model, optimizer, o, noted)
+    train(model, optimizer, o)
     return 0
 
 

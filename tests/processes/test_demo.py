@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("numpy", reason="the demo trains with numpy: pip install 'overnight[demo]'")
 
-from overnight.demo import saves, stages
+from overnight.checkpoint import load
+from overnight.demo import stages
 from overnight.demo.place import FailedError, Place
 
 DEMO = [sys.executable, "-m", "overnight", "demo"]
@@ -52,12 +53,21 @@ def test_every_stage_holds(tmp_path: Path) -> None:
     resumed_at = int(re.findall(r"Resumed at step (\d+)", done.stdout)[0])
     # Looked at once more by other means than the demo's own: the log of the resumed run, and both last checkpoints.
     log = (tmp_path / "new/home/runs/resumed/output.log").read_text()
-    assert f"resumed from checkpoint-{resumed_at:06d}.npz" in log
+    assert f"resumed from {tmp_path}/new/first/step-{resumed_at:08d}: step {resumed_at} is done" in log
     names = ("first", "killed", "unbroken")
-    *others, unbroken = [saves.load(saves.path_of(tmp_path / "new" / name, resumed_at + 10)) for name in names]
-    assert all((one.weights[name] == array).all() for name, array in unbroken.weights.items() for one in others)
+    *others, unbroken = [load(tmp_path / "new" / name / f"step-{resumed_at + 10:08d}").parts for name in names]
+    assert unbroken["model"].keys() == unbroken["optimizer"]["m"].keys() == unbroken["optimizer"]["v"].keys()
+    for one in others:
+        for name, array in unbroken["model"].items():
+            assert (one["model"][name] == array).all()
+            assert all((one["optimizer"][m][name] == unbroken["optimizer"][m][name]).all() for m in "mv")
+        assert one["rng"]["own"] == unbroken["rng"]["own"]
     again = (tmp_path / "new/home/runs/killed/output.log").read_text()
-    assert again.count("resumed from checkpoint-") == 1
+    assert again.count("resumed from ") == 1
+    # numpy is all it takes: nothing of torch is in the checkpoints, and no leftover of a save.
+    for name in (*names, "poisoned"):
+        assert not [path for path in (tmp_path / "new" / name).rglob("*") if path.suffix == ".pt"]
+        assert not list((tmp_path / "new" / name).glob(".*"))
     assert belonging_to(tmp_path) == []
 
 

@@ -1,7 +1,8 @@
 """Where the demo happens: its folder, its own OVERNIGHT_HOME, and the command line as a user would type it.
 
-Nothing of ours is imported but the training's own sizes: what the demo knows it has from the commands, from the log and
-from /proc. What is done to the trainings, and what that proves, is in ``stages.py``.
+Nothing of ours is imported but the training's own sizes and what reads checkpoints: all else that the demo knows it has
+from the commands, from the log and from /proc. What is done to the trainings, and what that proves, is in
+``stages.py``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from overnight.demo import model, saves
+from overnight.checkpoint import Checkpoint, load, newest
+from overnight.demo import model
 
 PATIENCE_S = 60.0
 SAVE_EVERY = 50
 HORIZON = 4000
-STEP = re.compile(r"step: (\d+), loss: (\S+), dt: ([\d.]+)")
+STEP = re.compile(r"step: (\d+), loss: (\S+), dt: ([\d.e-]+)")
 SHAPE = model.Shape()
 T = TypeVar("T")
 
@@ -107,11 +109,14 @@ class Place:
         expect(bool(found), f"progress lines in the log of {name}", "none")
         return found
 
+    def saved(self, checkpoints: str) -> Checkpoint:
+        """Return what a training would go on from in one of the demo's folders, every byte of it verified."""
+        expect(newest(self.folder / checkpoints) is not None, f"a checkpoint in {checkpoints}", "none")
+        return load(self.folder / checkpoints)
+
     def newest(self, checkpoints: str) -> int:
-        """Return the step of the newest checkpoint in one of the demo's folders."""
-        found = saves.steps_saved(self.folder / checkpoints)
-        expect(bool(found), f"a checkpoint in {checkpoints}", "none")
-        return found[0]
+        """Return the step of that checkpoint."""
+        return self.saved(checkpoints).step
 
     def until(self, expected: str, look: Callable[[], T | None]) -> T:
         """Look again and again until there is something; return it; FailedError when patience is over."""

@@ -6,6 +6,7 @@ run and logs are read is in ``place.py``; what is trained in ``train.py``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from overnight.demo import model, saves
+from overnight.checkpoint import CheckpointError, newest
+from overnight.checkpoint.listing import entries
+from overnight.demo import model
 from overnight.demo.place import SHAPE, FailedError, Place, expect
 
 WIDTH = 80
@@ -101,15 +104,26 @@ def graceful_stop(place: Place) -> Iterator[str]:
     seen = f"{status['state']} ({status['cause']})"
     expect((status["state"], status["cause"]) == ("stopped", "user"), "the run to be stopped (user)", seen)
     steps = [step for step, _, _ in place.steps("first")]
-    newest = place.newest("first")
-    expect(newest == steps[-1], f"a checkpoint of the last step, {steps[-1]}", f"newest is of step {newest}")
-    expect(steps == list(range(1, newest + 1)), f"each step from 1 to {newest} once in the log", f"{len(steps)} lines")
-    expect(status["step"] == newest, f"status to end at step {newest}", status["step"])
+    last = place.newest("first")
+    expect(last == steps[-1], f"a checkpoint of the last step, {steps[-1]}", f"newest is of step {last}")
+    expect(steps == list(range(1, last + 1)), f"each step from 1 to {last} once in the log", f"{len(steps)} lines")
+    expect(status["step"] == last, f"status to end at step {last}", status["step"])
     yield (
-        f"`overnight stop` waited for the save: the last step is {newest}, the newest checkpoint is of step {newest}, "
+        f"`overnight stop` waited for the save: the last step is {last}, the newest checkpoint is of step {last}, "
         "`wait` exits 103."
     )
-    yield f"The log has each step from 1 to {newest} exactly once."
+    yield f"The log has each step from 1 to {last} exactly once."
+
+
+def digests(place: Place, checkpoints: str, step: int) -> dict[str, str]:
+    """Return the SHA-256 of each part of the checkpoint that a training would go on from; it must be of ``step``."""
+    found = place.saved(checkpoints)
+    expect(found.step == step, f"the newest checkpoint in {checkpoints} to be of step {step}", f"step {found.step}")
+    state, optimizer = found.parts, found.parts["optimizer"]
+    arrays = {"model": state["model"], "m": optimizer["m"], "v": optimizer["v"]}
+    random = json.dumps(state["rng"]["own"]["dropout"], sort_keys=True)
+    sums = {name: model.digest(one) for name, one in arrays.items()}
+    return {**sums, "dropout": hashlib.sha256(random.encode()).hexdigest()}
 
 
 def exact_resume(place: Place) -> Iterator[str]:
@@ -120,23 +134,24 @@ def exact_resume(place: Place) -> Iterator[str]:
     place.start("resumed", "--steps", str(end), checkpoints="first")
     for name in ("resumed", "unbroken"):
         place.overnight("wait", name, codes=(0,))
-    expect(f"resumed from {saves.path_of(Path(), cut).name}" in place.log("resumed"), f"a resume at step {cut}", "none")
+    expect(f": step {cut} is done" in place.log("resumed"), f"a resume at step {cut}", "none")
     first, resumed, unbroken = (
         {step: loss for step, loss, _ in place.steps(name)} for name in ("first", "resumed", "unbroken")
     )
     expect(list(resumed) == list(range(cut + 1, end + 1)), f"steps {cut + 1} to {end} after the resume", list(resumed))
     for step, loss in (first | resumed).items():
         expect(loss == unbroken.get(step), f"loss {unbroken.get(step)} at step {step} as in the unbroken run", loss)
-    ends = [saves.load(saves.path_of(place.folder / name, end)) for name in ("first", "unbroken")]
-    for part in saves.PARTS:
-        ours, theirs = (model.digest(getattr(state, part)) for state in ends)
-        expect(ours == theirs, f"{part} with SHA-256 {theirs[:16]} at step {end}", ours[:16])
+    ends = [digests(place, name, end) for name in ("first", "unbroken")]
+    for part, theirs in ends[1].items():
+        expect(ends[0].get(part) == theirs, f"{part} with SHA-256 {theirs[:16]} at step {end}", ends[0].get(part))
     yield (
         f"Resumed at step {cut}; its next {AGAIN} losses equal those of a run that was never stopped, in every digit: "
         f"step {cut + 1} {resumed[cut + 1]} = {unbroken[cut + 1]}, step {end} {resumed[end]} = {unbroken[end]}."
     )
-    digest = model.digest(ends[0].weights)[:16]
-    yield f"So do all weights and both moments of AdamW at step {end}: SHA-256 {digest}... twice."
+    yield (
+        f"So do all weights, both moments of AdamW and the dropout's random numbers at step {end}: "
+        f"SHA-256 {ends[0]['model'][:16]}... twice."
+    )
 
 
 def started_again(place: Place) -> Iterator[str]:
@@ -144,24 +159,22 @@ def started_again(place: Place) -> Iterator[str]:
     end = place.newest("unbroken")
     flags = ("--steps", str(end), "--restarts", "3", "--backoff", "0.3s", "--on-end", "cat > told.json")
     place.start("killed", "--steps", str(end), "--slow", str(SLOW_MS), checkpoints="killed", flags=flags)
-    place.until("a first checkpoint", lambda: saves.steps_saved(place.folder / "killed") or None)
+    place.until("a first checkpoint", lambda: newest(place.folder / "killed"))
     pid = int(place.status("killed")["pid"])
     os.kill(pid, signal.SIGKILL)
     place.overnight("wait", "killed", codes=(0,))
     status = place.status("killed")
     first, second = status["attempts"]
     expect(first["signal"] == "SIGKILL", "the first attempt to be ended by SIGKILL", first["signal"])
-    digests = [
-        model.digest(saves.load(saves.path_of(place.folder / name, end)).weights) for name in ("killed", "unbroken")
-    ]
-    expect(digests[0] == digests[1], f"weights with SHA-256 {digests[1][:16]} at step {end}", digests[0][:16])
+    ours, theirs = (digests(place, name, end) for name in ("killed", "unbroken"))
+    expect(ours == theirs, f"a state with SHA-256 {theirs} at step {end}", ours)
     told = json.loads((place.folder / "told.json").read_text())
     expect(told["state"] == "finished", "the hook to hear of a finished run", told["state"])
     yield (
         f"Training process {pid} got SIGKILL at step {first['last_step']}. It was started again by itself, went on at "
         f"step {second['first_step']} from its checkpoint, and finished: `wait` exits 0."
     )
-    yield f"Its weights at step {end} equal those of the run that was never killed: SHA-256 {digests[0][:16]}..."
+    yield f"Its weights at step {end} equal those of the run that was never killed: SHA-256 {ours['model'][:16]}..."
     yield f"`--on-end` told once how it ended: {told['state']} after {told['restarts_used']} restart."
 
 
@@ -178,16 +191,19 @@ def poisoned(place: Place) -> Iterator[str]:
     found = [verdict["step"] for verdict in status["verdicts"] if verdict["rule"] == "nonfinite"]
     expect(NAN_AT in found[:1], f"the verdict at step {NAN_AT}", found or "none")
     last = place.steps("poisoned")[-1][0]
-    newest = place.newest("poisoned")
-    weights = saves.load(saves.path_of(place.folder / "poisoned", newest)).weights
-    expect(newest < NAN_AT, f"no checkpoint from step {NAN_AT} on", f"one of step {newest}")
+    saved = place.saved("poisoned")
+    # Not only passed over: not one is there, finite or not, because stop.json said that no save was wanted.
+    there = [one.manifest.step if one.manifest else one.path.name for one in entries(place.folder / "poisoned")]
+    expect(there == [saved.step] and saved.step < NAN_AT, f"one checkpoint, from before step {NAN_AT}", there)
+    expect("not saving: the order to stop says" in place.log("poisoned"), "the script to say that it does not save", "")
+    weights = saved.parts["model"]
     expect(all(np.isfinite(array).all() for array in weights.values()), "finite weights in the checkpoint", "others")
     place.until("every process of the demo to be gone", lambda: None if place.left_behind() else True)
     yield (
         f"One weight became NaN at step {NAN_AT}: the verdict names step {NAN_AT}, the last step printed is {last}, "
         "`wait` exits 104."
     )
-    yield f"The newest checkpoint is the healthy one of step {newest}: the script was told not to save these weights."
+    yield f"The newest checkpoint is the healthy one of step {saved.step}: the script was told not to save its NaN."
     yield "No process of any of these runs is left."
 
 
@@ -280,7 +296,7 @@ def play(folder: Path, *, keep: bool, stages: Sequence[tuple[str, Stage]] = STAG
         return perform(place, stages, keep=keep)
     except FailedError as failure:
         return failed(folder, failure.expected, failure.seen)
-    except (OSError, LookupError, TypeError, ValueError, saves.CheckpointError) as error:
+    except (OSError, LookupError, TypeError, ValueError, CheckpointError) as error:
         # What a stage looks at can be missing in any way when what it shows does not work.
         return failed(folder, "to find the run's facts in their places", f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
