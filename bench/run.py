@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import chart
+import checkpoints
 import latency
 import listing
 import pipeline
@@ -35,7 +36,9 @@ SECTIONS = {
     "reading": reading,
     "chart": chart,
     "restart": restart,
+    "checkpoints": checkpoints,
 }
+Table = list[dict[str, Any]]
 RESULTS = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 
@@ -56,12 +59,19 @@ def machine() -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: Table) -> str:
     """Return rows as a Markdown table."""
     names = list(rows[0])
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def tables(found: Table | dict[str, Table]) -> str:
+    """Return what a section has measured: one table, or several, each under its title."""
+    if isinstance(found, dict):
+        return "\n\n".join(f"### {title}\n\n{table(rows)}" for title, rows in found.items())
+    return table(found)
 
 
 def main() -> int:
@@ -75,9 +85,9 @@ def main() -> int:
     for name in asked.sections or list(SECTIONS):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         section = SECTIONS[name]
-        rows = section.measure(quick=asked.quick)
-        results[name] = rows
-        text.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{table(rows)}\n")
+        found = section.measure(quick=asked.quick)
+        results[name] = found
+        text.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{tables(found)}\n")
         print(text[-1], flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
