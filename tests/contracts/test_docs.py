@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
+import inspect
 import io
 import json
 import lzma
@@ -15,6 +17,8 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -25,6 +29,7 @@ import pytest
 
 from overnight import (
     causes,
+    checkpoint,
     cli,
     client,
     doctor,
@@ -45,6 +50,9 @@ from overnight import (
 from overnight.attempt import Attempt
 from overnight.batches import Entry
 from overnight.changes import changed
+from overnight.checkpoint import asking, manifest
+from overnight.checkpoint import errors as checkpoint_errors
+from overnight.checkpoint.checkpointer import Checkpointer
 from overnight.cli.parser import HOOK_FAILED
 from overnight.engines import Engine
 from overnight.events import Record, Request, RuleAction, Severity, Verdict
@@ -904,6 +912,105 @@ def test_the_fields_of_stop_json_for_scripts_are_documented() -> None:
     }
     assert {"cause", "save", "at"} == documented
     assert documented <= written
+
+
+# -- the library and its files ---------------------------------------------------------------------------------------
+
+
+def test_what_the_library_offers_is_documented() -> None:
+    documented = table(section("checkpoints.md", "What it offers"))
+    assert set(documented) == set(checkpoint.__all__)
+    kinds = {name for name, kind in vars(checkpoint_errors).items() if isinstance(kind, type)}
+    assert set(table(section("checkpoints.md", "Errors"))) == kinds <= set(documented)
+
+
+def test_every_argument_of_the_checkpointer_is_documented_with_its_default() -> None:
+    documented = table(section("checkpoints.md", "Checkpointer"))
+    asked = {name: one for name, one in inspect.signature(Checkpointer).parameters.items() if name != "given"}
+    assert list(documented) == list(asked)
+    for name, one in asked.items():
+        default = [] if one.default is inspect.Parameter.empty else [repr(one.default)]
+        assert CODE.findall(documented[name][0]) == default, name
+
+
+def test_every_method_and_property_of_the_checkpointer_is_documented() -> None:
+    known = {name for name in vars(Checkpointer) if not name.startswith("_")}
+    assert set(table(section("checkpoints.md", "Methods"))) == known | {"step", "resumed_from"}
+
+
+def test_every_field_of_a_manifest_is_documented() -> None:
+    made = json.loads(manifest.dump(manifest.Manifest(step=1, run="0" * 16, saved_at="", reason="end")))
+    documented = table(section("checkpoints.md", "On disk"))
+    known = {one.name for one in dataclasses.fields(manifest.Manifest)}
+    assert set(documented) == set(made) == known | {"format", "maker", "digest"}
+    assert documented["format"][0] == str(manifest.FORMAT)
+
+
+def test_every_signal_and_variable_of_the_library_is_documented() -> None:
+    assert [one.name for one in asking.SIGNALS] == rows(section("checkpoints.md", "The end"))[0][0].split(", ")
+    text = "".join(path.read_text() for path in (SOURCE / "checkpoint").glob("*.py"))
+    read = set(re.findall(r'environ\.get\("(OVERNIGHT_\w+)"', text))
+    assert len(read) == 5
+    assert set(table(section("checkpoints.md", "Environment"))) == read
+
+
+def python_of(path: Path) -> list[str]:
+    return [block for block in blocks(path.read_text()) if "overnight.checkpoint" in block]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/how-to.md", "docs/checkpoints.md"])
+def test_the_python_about_checkpoints_runs(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
+    first, *others = python_of(DOCS / "how-to.md")
+    assert "def train_step" in first, "the pages' other blocks go on from it"
+    mine = others if name.endswith("how-to.md") else blocks((ROOT / name).read_text())
+    found = [block for block in mine if "overnight.checkpoint" in block or "safetensors.torch" in block]
+    assert found
+    script = tmp_path / "train.py"
+    script.write_text("\n\n".join([first, *found]))
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("OVERNIGHT_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = [path.name for path in sorted((tmp_path / "checkpoints").glob("step-*"))]
+    assert made == ["step-00000050", "step-00000100", "step-00000110"]
+
+
+@pytest.fixture
+def folder_of_checkpoints(tmp_path: Path) -> Path:
+    """Return a folder with two checkpoints of a run, made without torch and without a process beside."""
+    folder = tmp_path / "checkpoints"
+    with Checkpointer(folder, every=1, async_=False, counter=7) as ckpt:
+        assert list(ckpt.steps(2)) == [1, 2]
+    return folder
+
+
+def test_every_key_of_the_verb_checkpoints_is_documented(folder_of_checkpoints: Path) -> None:
+    shown = json.loads(said_of("checkpoints", str(folder_of_checkpoints), "--json"))
+    pruned = json.loads(
+        said_of("checkpoints", str(folder_of_checkpoints), "--json", "--prune", "--keep-last", "1", "--dry-run")
+    )
+    assert len(pruned["removed"]) == 1
+    whole, each = section("reference.md", "JSON of checkpoints").split("| Of each |")
+    documented = table(whole)
+    only_prune = {key for key, cells in documented.items() if cells[0].startswith("with `--prune`")}
+    assert set(documented) - only_prune == set(shown)
+    assert set(documented) == set(pruned)
+    assert all(list(table("| Of each |" + each)) == list(one) for one in shown["checkpoints"])
+
+
+def test_every_maker_is_documented() -> None:
+    documented = {word for word in table(own_text("reference.md", "checkpoints")) if not word.startswith("--")}
+    known = re.search(r"``maker``: ([\w, ()]+)\.", (SOURCE / "inspector" / "findings.py").read_text())
+    assert known is not None
+    assert documented == set(re.findall(r"\w+", known[1].replace("(Hugging Face)", "")))
 
 
 # -- the pages themselves --------------------------------------------------------------------------------------------
