@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from overnight.checkpoint import Checkpointer, checkpointer, parts
+from overnight.checkpoint import Checkpointer, checkpointer, restoring
 from overnight.checkpoint.loader import LoaderPosition
 
 PARTS = ("model", "optimizer", "scheduler", "scaler", "ema", "loader", "rng")
@@ -50,6 +50,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--sync", action="store_true")
     p.add_argument("--leave-out", choices=PARTS)
     p.add_argument("--term-at", type=int, help="send SIGTERM to itself in this step, in its middle")
+    p.add_argument("--group", action="store_true", help="with --term-at: to its whole process group, as schedulers do")
     p.add_argument("--kill-at", type=int, help="send SIGKILL to itself in this step")
     return p.parse_args(words)
 
@@ -139,8 +140,8 @@ def forget(name: str | None) -> None:
     elif name == "loader":
         LoaderPosition.restore = lambda *_: None  # type: ignore[method-assign,assignment]
     elif name is not None:
-        whole = parts.restore
-        parts.restore = lambda one, value, saved: value if one == name else whole(one, value, saved)
+        whole = restoring.restore
+        restoring.restore = lambda one, value, saved, **how: value if one == name else whole(one, value, saved, **how)
 
 
 def train(o: argparse.Namespace) -> dict[str, str]:
@@ -150,7 +151,7 @@ def train(o: argparse.Namespace) -> dict[str, str]:
         for step in ckpt.steps(o.steps):
             batch = next(ckpt.loader) if "loader" in training.parts else None
             if step == o.term_at:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(0 if o.group else os.getpid(), signal.SIGTERM)
             if step == o.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             loss, ids = training.advance(step, batch)

@@ -122,7 +122,7 @@ def train(o: argparse.Namespace) -> int:
         if o.fork_child and (child := os.fork()):
             print(f"child {child}", flush=True)
         elif o.fork_child:
-            time.sleep(60)
+            time.sleep(600)
             os._exit(0)
         for step in deeds(o, ckpt):
             if not (training.ballast == step - 1).all() and not o.weights_only:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,27 +11,39 @@ import sys
 import pytest
 
 PRELUDE = """
-import faulthandler, os, signal, sys, time
+import faulthandler, os, select, signal, sys, time
 from overnight.checkpoint.asking import Asking
 
 def say(text):
     print("said:", text, flush=True)
 
 def until(seen):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not seen():
         assert time.monotonic() < end
         time.sleep(0.002)
+
+def all_sent():
+    # What is pending arrives before this returns.
+    assert os.read(0, 1) == b"."
 
 asking = Asking(say=say)
 """
 
 
 def run(script: str, *sent: int, group: bool = False) -> tuple[int, str]:
-    """Run a script, send it the signals once it has printed "ready"; return its exit code and what it printed."""
+    """Run a script, send it the signals once it has printed "ready"; return its exit code and what it printed.
+
+    Once all are sent, one byte comes to its stdin.
+    """
     with subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + script], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", PRELUDE + script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         printed = ""
         for line in process.stdout:
@@ -38,6 +51,8 @@ def run(script: str, *sent: int, group: bool = False) -> tuple[int, str]:
             if line == "ready\n":
                 for number in sent:
                     (os.killpg if group else os.kill)(process.pid, number)
+                with contextlib.suppress(BrokenPipeError):  # it has ended, as it should for some
+                    os.write(process.stdin.fileno(), b".")
     return process.returncode, printed
 
 
@@ -63,8 +78,9 @@ asking.listen()
 print("ready", flush=True)
 until(lambda: asking.asked)
 with open(os.devnull, "wb") as stream:
-    for _ in range(3000):
+    while not select.select([0], [], [], 0)[0]:
         stream.write(b"x" * 1000)
+all_sent()
 print("saved", flush=True)
 """,
         *numbers,
@@ -77,7 +93,7 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
 asking.listen()
 asking.unlisten()
 print("ready", flush=True)
-time.sleep(30)
+all_sent()
 """
     assert run(script, signal.SIGTERM)[0] == -signal.SIGTERM
     assert run(script, signal.SIGUSR1)[0] == -signal.SIGUSR1
@@ -91,7 +107,7 @@ ours = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGTERM, lambda *given: ours(*given))  # a library that chains to what it has found
 asking.unlisten()
 print("ready", flush=True)
-time.sleep(30)
+all_sent()
 """,
         signal.SIGTERM,
     )
@@ -102,9 +118,8 @@ CHILD = """
 asking.listen()
 child = os.fork()
 if child == 0:
-    {handler}
     print("ready", flush=True)
-    time.sleep({seconds})
+    {child}
     os._exit(7)
 {parent}
 _, status = os.waitpid(child, 0)
@@ -115,14 +130,14 @@ print("child", os.waitstatus_to_exitcode(status), asking.asked, flush=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_forked_worker_outlives_what_its_whole_group_gets(number: signal.Signals) -> None:
     """Ctrl-C and schedulers signal all; a data worker that died of it would take the training's save along."""
-    code, printed = run(CHILD.format(handler="", seconds=1, parent="until(lambda: asking.asked)"), number, group=True)
+    code, printed = run(CHILD.format(child="all_sent()", parent="until(lambda: asking.asked)"), number, group=True)
     assert (code, printed) == (0, f"ready\nchild 7 {number.name}\n")
 
 
 def test_a_forked_worker_can_be_ended_by_its_parent() -> None:
     """Process.terminate() is SIGTERM: a handler that only takes a note would make join() wait for ever."""
-    parent = "time.sleep(0.2); os.kill(child, signal.SIGTERM)"
-    code, printed = run(CHILD.format(handler="", seconds=30, parent=parent))
+    parent = "all_sent(); os.kill(child, signal.SIGTERM)"
+    code, printed = run(CHILD.format(child="time.sleep(60)", parent=parent))
     assert (code, printed) == (0, f"ready\nchild {-signal.SIGTERM} None\n")
 
 
@@ -132,7 +147,7 @@ def test_a_handler_that_python_does_not_know_of_is_left_alone() -> None:
 faulthandler.register(signal.SIGUSR1, file=open(os.devnull, "w"))
 asking.listen()
 print("ready", flush=True)
-time.sleep(0.5)
+all_sent()
 asking.unlisten()
 print("asked:", asking.asked, flush=True)
 signal.raise_signal(signal.SIGUSR1)  # still not deadly

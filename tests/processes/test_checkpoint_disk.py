@@ -7,6 +7,7 @@ read-only folders are real ones, where they can be mounted.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,6 +27,9 @@ from overnight.checkpoint import manifest, newest
 
 TOY = Path(__file__).with_name("checkpoint_toy.py")
 SOURCE = Path(__file__).with_name("faultydisk.c")
+LIBC = ctypes.CDLL(None, use_errno=True)
+pytestmark = pytest.mark.timeout(300)  # some start a dozen trainings
+MNT_DETACH = 2  # of <sys/mount.h>
 MODES = pytest.mark.parametrize("more", [(), ("--sync",)], ids=["async", "sync"])
 
 
@@ -43,28 +48,39 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def mounted(point: Path, size: str) -> Iterator[Path]:
-    point.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(point)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+def mounted(size: str) -> Iterator[Path]:
+    """Mount a disk, not below pytest's folders: it removes those, and cannot remove a disk; skip if not allowed."""
+    point = Path(tempfile.mkdtemp(prefix="overnight-disk-"))
     try:
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(point)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
         yield point
     finally:
-        subprocess.run(["umount", "--lazy", str(point)], check=True)
+        unmounted(point)
+        point.rmdir()
 
 
 def unmounted(point: Path) -> None:
-    """Take away what a test that failed has left mounted: nobody could remove its folder."""
-    subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True)
+    """Take away all that is mounted at a place, in use or not; nothing if nothing is."""
+    while LIBC.umount2(os.fsencode(point), MNT_DETACH) == 0:
+        pass
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk() -> Iterator[Path]:
     """Mount a disk of 8 MiB; skip where that is not allowed."""
-    with mounted(tmp_path / "small", "8m") as point:
+    with mounted("8m") as point:
         yield point
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Iterator[Path]:
+    """Return the path of a folder over which may be mounted."""
+    folder = tmp_path / "checkpoints"
+    yield folder
+    unmounted(folder)
 
 
 class Toy:
@@ -313,9 +329,9 @@ def test_a_full_disk_is_seen_before_a_byte_is_written(small_disk: Path, more: tu
     assert toy.steps() == [10, 30]
 
 
-def test_c1_03_a_save_that_failed_is_forgotten_and_loudly_said(tmp_path: Path) -> None:
+def test_c1_03_a_save_that_failed_is_forgotten_and_loudly_said(own_folder: Path) -> None:
     """The folder is made read-only for root as well, by a mount over it; elsewhere by its permissions."""
-    folder = tmp_path / "checkpoints"
+    folder = own_folder
     toy = Toy(folder)
     shut, again = f"chmod a-w '{folder}'", f"chmod u+w '{folder}'"
     if os.geteuid() == 0:
@@ -325,10 +341,7 @@ def test_c1_03_a_save_that_failed_is_forgotten_and_loudly_said(tmp_path: Path) -
             pytest.skip("nothing can be mounted here, and root may write everywhere")
     for more in ((), ("--sync",)):
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            done = toy.run("--every=50", "--steps=260", *more, do={160: shut, 210: again})
-        finally:
-            unmounted(folder)
+        done = toy.run("--every=50", "--steps=260", *more, do={160: shut, 210: again})
         assert_trained(done, 260)
         (why,) = failures(done).values()
         assert "the save of step 200 failed" in done.stderr
@@ -339,19 +352,15 @@ def test_c1_03_a_save_that_failed_is_forgotten_and_loudly_said(tmp_path: Path) -
         assert newest(folder) == folder / "step-00000260"
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
+def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(own_folder: Path) -> None:
+    folder = own_folder
     folder.mkdir()
     mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,ro,bind '{folder}'"
     if os.geteuid() != 0:
         folder.chmod(0o500)
     elif subprocess.run(["sh", "-c", mount], check=False, capture_output=True).returncode:
-        unmounted(folder)
         pytest.skip("nothing can be mounted here, and root may write everywhere")
-    try:
-        done = Toy(folder).run("--steps=3")
-    finally:
-        unmounted(folder)
+    done = Toy(folder).run("--steps=3")
     assert done.returncode == 1
     assert "step: 1" not in done.stdout
     assert re.search(rf"CheckpointError: {folder} cannot be written: .*; mend that or give another folder", done.stderr)
@@ -370,7 +379,7 @@ def test_c1_06_a_full_tmpdir_does_not_matter(tmp_path: Path, small_disk: Path) -
         assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
-def test_c1_07_a_disk_that_is_too_small_is_known_before_the_first_step(tmp_path: Path) -> None:
+def test_c1_07_a_disk_that_is_too_small_is_known_before_the_first_step() -> None:
     """The new checkpoint is whole before an old one goes, so that one which is kept takes room for two."""
     for size, keep, says in [
         # A resume counts in those that are there already, of which one goes for each that comes.
@@ -380,7 +389,7 @@ def test_c1_07_a_disk_that_is_too_small_is_known_before_the_first_step(tmp_path:
         ("8m", 2, "warning: .*will not hold 3 checkpoints"),
         ("2m", 1, r"CheckpointError: .*/checkpoints has no room for a single checkpoint \(3\.0 MB each, 2\.1 MB"),
     ]:
-        with mounted(tmp_path / f"{size}-{keep}", size) as point:
+        with mounted(size) as point:
             toy = Toy(point / "checkpoints")
             toy.folder.mkdir()
             done = toy.run("--every=10", "--steps=10", f"--keep={keep}", "--ballast=3000000")

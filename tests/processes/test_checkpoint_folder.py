@@ -21,7 +21,8 @@ from overnight.checkpoint import manifest, newest
 
 TOY = Path(__file__).with_name("checkpoint_toy.py")
 MODES = pytest.mark.parametrize("more", [(), ("--sync",)], ids=["async", "sync"])
-LIMIT_S = 60.0
+LIMIT_S = 150.0
+pytestmark = pytest.mark.timeout(600)
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -38,6 +39,7 @@ class Toys:
         self.place = place
         self.folder = place / "checkpoints"
         self.started: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self.stopped: set[int] = set()
 
     def start(self, *more: str, shows: str = "step: ") -> tuple[subprocess.Popen[bytes], Path]:
         """Start one and wait until its log shows something; return it and its log."""
@@ -57,11 +59,39 @@ class Toys:
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
 
+    def flying(self) -> dict[str, int]:
+        """Return the folders of saves that are going on or were killed, with their steps."""
+        return {name: int(name.split("-")[1]) for name in self.names() if name.startswith(".tmp-")}
+
+    def stop_in_a_save(self, process: subprocess.Popen[bytes]) -> tuple[int, int]:
+        """Stop the writer of a training when a save is half on the disk; return its pid and the step of the save."""
+        writer = writer_of(process)
+        left = set(self.flying())
+        self.stopped.add(writer)
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            os.kill(writer, signal.SIGSTOP)
+            until(lambda: state(writer) == "T", "stopped")
+            going = [step for name, step in self.flying().items() if name not in left]
+            if going:
+                return writer, going[0]
+            os.kill(writer, signal.SIGCONT)
+            time.sleep(0.002)
+        raise AssertionError("not one save was met half done")
+
     def in_peace(self, text: str) -> None:
         """Assert that all losses in a log are those of an unbroken training."""
         printed = re.findall(r"^step: (\d+), loss: ([^,\n]+), dt", text, re.MULTILINE)
         losses = checkpoint_toy.losses(max(int(step) for step, _ in printed))
         assert all(losses[int(step)] == loss for step, loss in printed)
+
+
+def state(pid: int) -> str:
+    """Return the letter that says how a process is; "Z" for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
 
 
 def writer_of(process: subprocess.Popen[bytes]) -> int:
@@ -75,6 +105,9 @@ def writer_of(process: subprocess.Popen[bytes]) -> int:
 def toys(tmp_path: Path) -> Iterator[Toys]:
     found = Toys(tmp_path)
     yield found
+    for pid in found.stopped:  # one whose training is dead ends by itself, once it goes on
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     for process, _ in found.started:
         if process.poll() is None:
             pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -98,7 +131,7 @@ def free(folder: Path) -> bool:
 
 @MODES
 def test_the_second_training_is_refused_while_the_first_one_lives(toys: Toys, more: tuple[str, ...]) -> None:
-    first, log = toys.start("--steps=100000", "--every=5", "--pause=0.01", *more, shows="saved step-")
+    first, log = toys.start("--steps=100000", "--every=5", "--pause=0.05", *more, shows="saved step-")
     for words in ((), ("--resume=no",), ("--sync",)):
         second = toys.run("--steps=10", *words)
         assert second.returncode == 1
@@ -130,19 +163,16 @@ def test_two_that_begin_at_the_same_moment(toys: Toys) -> None:
 
 
 def test_the_save_that_a_dead_training_left_in_flight_is_waited_for(toys: Toys) -> None:
-    first, log = toys.start("--steps=100000", "--every=10", "--pause=0.005", shows="saved step-")
-    writer = writer_of(first)
-    os.kill(writer, signal.SIGSTOP)
-    # It is stopped with a job in hand: the training waits for it before it hands over the next one.
-    size = -1
-    while size != (size := len(log.read_text())):
-        time.sleep(0.5)
+    more = ("--steps=100000", "--every=10", "--pause=0.005", "--ballast=4000000")
+    first, log = toys.start(*more, shows="saved step-")
+    writer, flying = toys.stop_in_a_save(first)
+    # The training waits for it before it hands over the next one.
+    until(lambda: f"step: {flying + 10}," in log.read_text(), "at the next boundary")
     first.kill()
     first.wait()
-    flying = max(int(step) for step in re.findall(r"^step: (\d+)", log.read_text(), re.MULTILINE)) - 10
     assert flying % 10 == 0
     assert not (toys.folder / f"step-{flying:08d}").exists()
-    second, log = toys.start(f"--steps={flying + 20}", "--every=10", shows="waiting for the save")
+    second, log = toys.start(f"--steps={flying + 20}", *more[1:], shows="waiting for the save")
     assert "step: " not in log.read_text()
     os.kill(writer, signal.SIGCONT)
     assert second.wait(LIMIT_S) == 0
@@ -164,7 +194,7 @@ def test_a_forked_child_holds_nothing(toys: Toys, more: tuple[str, ...]) -> None
         for pid in (first.pid, *pids):
             os.kill(pid, signal.SIGKILL)
         first.wait()
-        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "its writer is gone")
+        until(lambda: all(state(pid) == "Z" for pid in pids), "its writer is gone")
         assert free(toys.folder)
         handles = [os.readlink(one) for one in Path(f"/proc/{child}/fd").iterdir()]
         assert not [one for one in handles if "LOCK" in one or "overnight" in one]
@@ -178,24 +208,26 @@ def test_a_forked_child_holds_nothing(toys: Toys, more: tuple[str, ...]) -> None
 def test_what_killed_writers_leave_is_swept_by_the_next_save(toys: Toys) -> None:
     """Or a disk fills up with the halves of saves whose writer the system ends for want of memory, time after time."""
     first, log = toys.start("--steps=100000", "--every=5", "--pause=0.002", "--keep=2", "--ballast=4000000")
-    left = set()
-    for _ in range(40):
+    left: set[str] = set()
+    for count in (1, 2, 3):
+        writer, _ = toys.stop_in_a_save(first)
+        os.kill(writer, signal.SIGKILL)
+        left |= set(toys.flying())
+        assert len(left) >= count
+        until(lambda writer=writer: state(writer) == "Z", "killed")
         place = len(log.read_text())
-        os.kill(writer_of(first), signal.SIGKILL)
-        left |= {name for name in toys.names() if name.startswith(".tmp-")}
         until(lambda place=place: "saved step-" in log.read_text()[place:], "saved again")
-        if len(left) >= 3:
-            break
     os.kill(first.pid, signal.SIGTERM)
     assert first.wait(LIMIT_S) == 0
-    assert left, "no writer was killed in the middle of a save"
     assert [name for name in toys.names() if not name.startswith("step-")] == ["LOCK"]
     assert len(toys.names()) == 3
     toys.in_peace(log.read_text())
 
 
 def test_an_idle_writer_that_is_killed_has_lost_nothing(toys: Toys) -> None:
-    kill = "for pid in $(cat /proc/$PPID/task/$PPID/children); do [ $pid = $$ ] || kill -9 $pid; done"
+    kill = """for pid in $(cat /proc/$PPID/task/$PPID/children); do
+        [ $pid = $$ ] || { kill -9 $pid; until grep -q "^State:.Z" /proc/$pid/status; do sleep 0.01; done; }
+    done"""
     (toys.place / "do.json").write_text(json.dumps({"15": kill}))
     done = toys.run("--steps=30", "--every=10", "--pause=0.1", f"--do={toys.place / 'do.json'}")
     assert done.returncode == 0
@@ -207,12 +239,9 @@ def test_an_idle_writer_that_is_killed_has_lost_nothing(toys: Toys) -> None:
 
 
 def test_a_writer_that_is_killed_in_a_save_is_said_with_its_step(toys: Toys) -> None:
-    first, log = toys.start("--steps=100000", "--every=10", "--pause=0.005", shows="saved step-00000010")
-    writer = writer_of(first)
-    os.kill(writer, signal.SIGSTOP)
-    size = -1
-    while size != (size := len(log.read_text())):
-        time.sleep(0.5)
+    more = ("--steps=100000", "--every=10", "--pause=0.005", "--ballast=4000000")
+    first, log = toys.start(*more, shows="saved step-00000010")
+    writer, flying = toys.stop_in_a_save(first)
     os.kill(writer, signal.SIGKILL)
     until(lambda: "warning: " in log.read_text(), "said")
     place = len(log.read_text())
@@ -222,7 +251,8 @@ def test_a_writer_that_is_killed_in_a_save_is_said_with_its_step(toys: Toys) -> 
     text = log.read_text()
     found = re.search(r"warning: the save of step (\d+) failed: .* \(by somebody, or by the system for want", text)
     assert found is not None, text
-    assert f"step-{int(found[1]):08d}" not in toys.names()
+    assert int(found[1]) == flying
+    assert f"step-{flying:08d}" not in toys.names()
     toys.in_peace(text)
 
 

@@ -126,7 +126,7 @@ def held(link: Link, place: Path, step: int = 1) -> None:
     """Submit a job whose writing stands still until the file "hold" is removed, and return when it does."""
     (place / "hold").touch()
     link.submit(*job_of(place, step, np.arange(1000)))
-    until((place / "begun").exists, "the writer begins", 30)
+    until((place / "begun").exists, "the writer begins", 60)
 
 
 class Training:
@@ -335,7 +335,7 @@ def test_a_training_killed_right_after_a_submit_still_gets_its_checkpoint(
     training = train(then)
     pid = int(training.line())
     training.end()
-    until(lambda: not alive(pid), "the writer ends by itself", 30)
+    until(lambda: not alive(pid), "the writer ends by itself", 60)
     assert (place / "step-7").read_bytes() == WHOLE
 
 
@@ -345,11 +345,11 @@ def test_a_training_killed_during_a_write_still_gets_its_checkpoint(
     (place / "hold").touch()
     training = train("link.submit(job, live); print(link.pid, flush=True); time.sleep(100)")
     pid = int(training.line())
-    until((place / "begun").exists, "the writer begins", 30)
+    until((place / "begun").exists, "the writer begins", 60)
     training.kill()
     assert alive(pid)
     (place / "hold").unlink()
-    until(lambda: not alive(pid), "the writer ends by itself", 30)
+    until(lambda: not alive(pid), "the writer ends by itself", 60)
     assert (place / "step-7").read_bytes() == WHOLE
 
 
@@ -368,7 +368,7 @@ def test_a_training_killed_while_it_copies_leaves_nothing(place: Path, train: Ca
     training = train(then)
     pid = int(training.line())
     training.end()
-    until(lambda: not alive(pid), "the writer ends by itself", 30)
+    until(lambda: not alive(pid), "the writer ends by itself", 60)
     assert sorted(path.name for path in place.iterdir()) == ["LOCK"]
 
 
@@ -387,7 +387,7 @@ def test_a_child_that_lives_on_does_not_keep_the_writer(place: Path, train: Call
     training = train(then)
     pid, child = map(int, training.line().split())
     try:
-        until(lambda: not alive(pid), "the writer ends by itself", 30)
+        until(lambda: not alive(pid), "the writer ends by itself", 60)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -398,7 +398,7 @@ def test_the_lock_is_held_until_the_writer_has_ended(place: Path, train: Callabl
     (place / "hold").touch()
     training = train("import fcntl; fcntl.flock(lock, fcntl.LOCK_EX); link.submit(job, live); print(flush=True)")
     training.line()
-    until((place / "begun").exists, "the writer begins", 30)
+    until((place / "begun").exists, "the writer begins", 60)
     training.kill()
     with (place / "LOCK").open() as stream:
         with pytest.raises(BlockingIOError):
@@ -472,7 +472,7 @@ def test_signals_to_all_around_it_do_nothing_to_it(place: Path, train: Callable[
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         os.killpg(training.process.pid, number)
         os.kill(pid, number)
-    until((place / "begun").exists, "the writer begins", 30)
+    until((place / "begun").exists, "the writer begins", 60)
     assert os.getsid(pid) == pid
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
@@ -547,13 +547,13 @@ def test_data_workers_keep_neither_socket_nor_lock_nor_memory(place: Path, train
     assert (place / "step-9").read_bytes() == WHOLE
 
 
-def test_a_thousand_saves_leave_nothing_open(link: Link, place: Path) -> None:
+def test_two_hundred_saves_leave_nothing_open(link: Link, place: Path) -> None:
     job, live = job_of(place, 1, np.arange(100))
     link.submit(job, live)
     outcome_of(link)
     assert link.pid is not None
     here, there = len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{link.pid}/fd"))
-    for _ in range(1000):
+    for _ in range(200):
         link.submit(job, live)
         assert outcome_of(link).error is None
     assert (len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{link.pid}/fd"))) == (here, there)
@@ -668,7 +668,7 @@ def test_stop_signals_the_training_and_not_its_writer(place: Path, start: Callab
     path = [str(SOURCE), str(place.parent / "modules")]
     script.write_text(f"import sys; sys.path[:0] = {path!r}\n{TRAINING}{STOPPED}")
     run = start("saves", PYTHON, str(script), str(place), log="writer ")
-    until((place / "begun").exists, "the writer begins", 30)
+    until((place / "begun").exists, "the writer begins", 60)
     targets = find_targets(run.command)
     assert targets.pids == (run.command,)
     done = run.stop()
@@ -697,4 +697,4 @@ def test_a_training_that_waits_for_a_child_is_still_the_training(
         assert find_targets(training.process.pid).pids == (training.process.pid,)
     finally:
         training.kill()
-        until(lambda: not alive(pid), "the writer ends by itself", 30)
+        until(lambda: not alive(pid), "the writer ends by itself", 60)

@@ -143,6 +143,26 @@ def test_nothing_of_a_checkpoint_is_ever_run(tmp_path: Path, say: Say) -> None:
     assert proof.exists()  # the test's own file would have done it
 
 
+def test_an_empty_name_is_wrong_use(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path, 10)
+    own(tmp_path, 20)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = say("", "--prune", "--keep-last", "1")
+    assert (code, out) == (2, "")
+    assert "DIR is empty" in err
+    assert len(names(tmp_path)) == 2
+
+
+def test_verify_vouches_only_for_what_it_has_looked_at(tmp_path: Path, say: Say) -> None:
+    own(tmp_path, 10)
+    code, _, err = say(tmp_path, "--verify", "--verify-max", "1")
+    assert code == 0  # no damage was found, and it says what that is worth
+    assert "not all content was looked at" in err
+    assert say(tmp_path, "--verify", "--verify-max", "0")[0] == 0  # nothing of it was asked for
+    (tmp_path / "ckpt_6.pt").write_bytes(b"\x07garbage" * 100)
+    assert say(tmp_path, "--verify")[0] == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -257,7 +277,11 @@ def test_links_are_not_followed_and_what_they_lead_to_stays(tmp_path: Path, say:
     precious.write_text("x")
     (folder / "checkpoint-200" / "link").symlink_to(tmp_path)
     say(folder, "--prune", "--keep-last", "1")
-    assert names(folder) == ["best", "checkpoint-100", "checkpoint-300", "checkpoint-50"]
+    kept = ["best", "checkpoint-100", "checkpoint-200", "checkpoint-300", "checkpoint-50"]
+    assert names(folder) == kept  # one holds a link: it is not only a checkpoint
+    (folder / "checkpoint-200" / "link").unlink()
+    say(folder, "--prune", "--keep-last", "1")
+    assert names(folder) == [name for name in kept if name != "checkpoint-200"]
     assert outside.is_dir()
     assert precious.read_text() == "x"
 
@@ -269,6 +293,19 @@ def test_while_the_budget_does_not_reach_what_is_kept_nothing_is_removed(tmp_pat
     assert code == 2
     assert "larger --verify-max" in err
     assert len(names(tmp_path)) == 3
+
+
+def test_long_names_can_be_removed(tmp_path: Path, say: Say) -> None:
+    for step in (10, 20, 30):
+        own(tmp_path, step, name="日" * 82 + f"_{step:05d}")
+    assert say(tmp_path, "--prune", "--keep-last", "1")[0] == 0
+    assert names(tmp_path) == ["日" * 82 + "_00030"]
+
+
+def test_a_path_that_is_no_text_is_printed_as_it_is(tmp_path: Path, capfdbinary: Any) -> None:
+    path = own(tmp_path, 10, name=os.fsdecode(b"c\xff"))
+    assert main(["checkpoints", str(tmp_path), "--newest"]) == 0
+    assert capfdbinary.readouterr().out == os.fsencode(path) + b"\n"
 
 
 # -- budget and side process -----------------------------------------------------------------------------------------
@@ -290,6 +327,7 @@ def test_the_budget_goes_to_the_newest_first(tmp_path: Path, say: Say) -> None:
     assert "good, its content not read" in say(tmp_path, "--verify-max", "0")[1]
 
 
+@pytest.mark.timeout(300)
 def test_thousands_of_entries(tmp_path: Path, say: Say) -> None:
     for step in range(1, 3001):
         safetensors(tmp_path / f"step_{step}.safetensors")
@@ -339,7 +377,8 @@ def reading(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 def ended(pid: int) -> bool:
     """Wait until a process is gone."""
-    for _ in range(2000):
+    end = time.monotonic() + 200  # it has only what nobody else wants, also to end with
+    while time.monotonic() < end:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X"):
                 return True
@@ -349,6 +388,7 @@ def ended(pid: int) -> bool:
     return False
 
 
+@pytest.mark.timeout(300)
 def test_the_side_process_takes_only_what_nobody_else_wants(reading: tuple[subprocess.Popen[bytes], int]) -> None:
     verb, pid = reading
     policy = None
@@ -361,6 +401,7 @@ def test_the_side_process_takes_only_what_nobody_else_wants(reading: tuple[subpr
     assert done.stdout.strip() in ("idle", "")
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_side_process_ends_with_its_parent(
     reading: tuple[subprocess.Popen[bytes], int], number: signal.Signals
@@ -385,6 +426,11 @@ def test_a_killed_side_process_is_told_and_hides_nothing(
         return self
 
     monkeypatch.setattr(side.Side, "__enter__", killed)
+    assert say(tmp_path, "--verify")[0] == 1
+    code, _, err = say(tmp_path, "--prune", "--keep-last", "1")
+    assert code == 1
+    assert "was ended; try again" in err
+    assert len(names(tmp_path)) == 2
     found = document(say, tmp_path)
     assert found["newest"] == str(tmp_path / "step-00000020")
     assert "the process that read it was ended" in found["notes"][-1]

@@ -98,7 +98,7 @@ def inspected(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | N
     return newest and Path(newest).name, {Path(one["path"]).name: one for one in found["checkpoints"]}
 
 
-@pytest.mark.parametrize("where", ["optimizer", "weights"])
+@pytest.mark.parametrize("where", ["optimizer", pytest.param("weights", marks=pytest.mark.long)])
 def test_trainer_killed_in_mid_save(maker: Any, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows C1-01 and acceptance 6: transformers picks the broken folder for its name, and cannot resume."""
     need("transformers", "accelerate")
@@ -121,7 +121,14 @@ def test_trainer_killed_in_mid_save(maker: Any, where: str, capsys: pytest.Captu
         assert any(".tmpAb12Cd is a leftover of a killed save" in note for note in broken["notes"])
 
 
-@pytest.mark.parametrize("where", ["optimizer.bin", "random_states_0.pkl", "before custom_checkpoint_0.pkl"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "optimizer.bin",
+        pytest.param("random_states_0.pkl", marks=pytest.mark.long),
+        pytest.param("before custom_checkpoint_0.pkl", marks=pytest.mark.long),
+    ],
+)
 def test_accelerate_killed_in_mid_save(maker: Any, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Accelerate's load_state takes the highest number, and fails or, worse, loads half of a state."""
     need("accelerate")
@@ -154,6 +161,7 @@ def test_lightning_killed_in_mid_save(maker: Any, other_disk: Path, capsys: pyte
     assert (good["maker"], good["step"], good["intact"], good["finite"]) == ("lightning", 4, True, True)
 
 
+@pytest.mark.long
 def test_distributed_checkpoint_killed_in_mid_save(maker: Any, capsys: pytest.CaptureFixture[str]) -> None:
     need("torch")
     one: Maker = maker("dcp", "metadata")

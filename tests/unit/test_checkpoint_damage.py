@@ -233,7 +233,7 @@ def test_a_manifest_that_names_files_elsewhere_is_not_followed(folder: Folder) -
         facts = manifest.FileFacts(size=1, xxh3_128="0" * 32)
         changed = manifest.Manifest(**{**known.__dict__, "files": {**known.files, name: facts}})
         folder.write(manifest.NAME, manifest.dump(changed))
-        assert_found(folder, "outside the checkpoint")
+        assert_found(folder, "of a wrong kind as its files")
 
 
 def test_all_three_are_damaged(folder: Folder, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_what_may_go(known: dict[str, Manifest], keep: Keep) -> None:
     assert retention.removable(again, keep) == [], "what stays once stays"
 
 
+@settings(deadline=None)
 @given(keep=KEPT, known=runs(), data=st.data())
 def test_names_and_their_order_say_nothing(keep: Keep, known: dict[str, Manifest], data: st.DataObject) -> None:
     others = dict(zip(data.draw(st.permutations(sorted(known))), known, strict=True))

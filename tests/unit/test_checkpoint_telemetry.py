@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overnight.checkpoint.errors import CheckpointError
@@ -38,6 +38,7 @@ def test_the_line_is_as_documented() -> None:
     )
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 10**17),
     st.floats(allow_nan=False),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from overnight.checkpoint import (  # noqa: E402 - numpy first
     UsageError,
     load,
     newest,
+    publish,
 )
 
 Make = Callable[..., Checkpointer]
@@ -297,3 +300,184 @@ def test_a_folder_that_was_removed_is_made_again(make: Make, tmp_path: Path) -> 
             if step == 3:
                 shutil.rmtree(tmp_path / "saved")
     assert steps(tmp_path) == [4]
+
+
+def test_a_second_loop_after_one_that_was_left_is_refused(make: Make) -> None:
+    with make() as ckpt:
+        for step in ckpt.steps(9):
+            if step == 5:
+                break
+        with pytest.raises(UsageError, match="left within step 5"):
+            list(ckpt.steps(9))
+
+
+def test_a_loop_that_outlives_its_folder_goes_no_further(make: Make, tmp_path: Path) -> None:
+    with make() as ckpt:
+        loop = ckpt.steps(9)
+        assert next(loop) == 1
+    with pytest.raises(UsageError, match="within"):
+        next(loop)
+    assert steps(tmp_path) == []
+
+
+def test_nothing_is_saved_before_the_first_step(make: Make) -> None:
+    with make() as ckpt, pytest.raises(UsageError, match="behind a step"):
+        ckpt.save()
+
+
+def test_steps_that_are_left_out_are_counted_and_saved(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_SKIP_STEPS", "2-5")
+    with make(keep_last=None, loader=list(range(10))) as ckpt:
+        assert list(ckpt.steps(7)) == [1, 6, 7]
+    assert steps(tmp_path) == [2, 4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        argparse.Namespace(out=Path("x"), lr=0.1, odd=float("nan"), both=(1, 2)),
+        {"out": Path("x"), "dtype": np.float32, "seen": {"b", "a"}, "deep": {"er": [np.float64(2)]}},
+    ],
+)
+def test_settings_of_any_kind_are_compared(make: Make, config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with make(config=config) as ckpt:
+        list(ckpt.steps(2))
+    with make(config=config, strict=True) as ckpt:
+        assert ckpt.step == 2
+    assert "changed" not in capsys.readouterr().out
+
+
+def test_settings_without_words_are_refused_at_once(make: Make) -> None:
+    with pytest.raises(UsageError, match=r"config\.deep\.0 is a object"):
+        make(config={"deep": [object()]})
+
+
+def test_figures_are_those_of_the_step_they_were_reported_in(make: Make, tmp_path: Path) -> None:
+    meter = np.array([7.5])
+    with make(metric="val") as ckpt:
+        for step in ckpt.steps(2):
+            ckpt.report(step, loss=1.0, val=meter, tokens=32)
+            meter[:] = 0
+    assert load(tmp_path / "saved").manifest.metrics == {"loss": 1.0, "val": 0.0, "tokens": 32}
+    with make(metric="val", every=1) as ckpt:
+        for step in ckpt.steps(3):
+            meter[:] = 7.5
+            ckpt.report(step, loss=1.0, val=meter)
+            meter[:] = 0
+    assert load(tmp_path / "saved").manifest.metrics["val"] == 7.5
+
+
+def test_time_is_counted_over_loops_and_lives(make: Make, tmp_path: Path) -> None:
+    trained = []
+    for last in (2, 4, 6):
+        with make() as ckpt:
+            for _ in ckpt.steps(last - 1):
+                time.sleep(0.01)
+            for _ in ckpt.steps(last):
+                time.sleep(0.01)
+        trained.append(load(tmp_path / "saved").manifest.progress["trained_s"])
+    assert trained == sorted(trained)
+    assert all(seconds >= 0.02 * count for count, seconds in enumerate(trained, 1))
+
+
+def test_a_bad_save_never_takes_the_name_of_a_good_one(make: Make, tmp_path: Path) -> None:
+    w = np.zeros(3)
+    with make(w=w) as ckpt:
+        for step in ckpt.steps(4):
+            ckpt.report(step, loss=1.0)
+    with make(w=w, resume=tmp_path / "saved" / "step-00000002") as ckpt:
+        for step in ckpt.steps(4):
+            w[0] = np.nan
+            ckpt.report(step, loss=1.0)
+    assert newest(tmp_path / "saved") == tmp_path / "saved" / "step-00000002"
+    good = [path.name for path in tmp_path.glob("saved/step-*") if load(path).manifest.healthy]
+    assert sorted(good) == ["step-00000002", "step-00000004"]
+
+
+def test_a_checkpoint_that_lies_elsewhere_is_read_and_never_removed(make: Make, tmp_path: Path) -> None:
+    with make(keep_last=1) as ckpt:
+        list(ckpt.steps(2))
+    (tmp_path / "saved" / "step-00000002").rename(tmp_path / "moved")
+    (tmp_path / "saved" / "step-00000002").symlink_to(tmp_path / "moved")
+    (tmp_path / "saved" / "latest").symlink_to(tmp_path / "saved" / "step-00000002")
+    with make(keep_last=1) as ckpt:
+        assert ckpt.step == 2
+        list(ckpt.steps(6))
+    assert steps(tmp_path) == [2, 6]
+    assert (tmp_path / "moved" / "MANIFEST.json").exists()
+
+
+def test_a_save_that_takes_longer_than_others_wait_is_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """C5-01, C1-09."""
+    with make(timeout_s=1e-9) as ckpt:
+        list(ckpt.steps(2))
+    assert "after which others give up waiting" in capsys.readouterr().err
+
+
+def test_a_grace_that_is_shorter_than_a_save_is_said_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C1-09: the last save would be cut off."""
+    (tmp_path / "run.json").write_text('{"spec": {"grace_s": 0.000001}}')
+    monkeypatch.setenv("OVERNIGHT_RUN_DIR", str(tmp_path))
+    with make() as ckpt:
+        list(ckpt.steps(6))
+    assert capsys.readouterr().err.count("the last save may be lost") == 1
+
+
+@pytest.mark.parametrize("given", [{"resume": None}, {"resume": 1}, {"timeout_s": -1}])
+def test_further_wrong_values(make: Make, given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        make(**given)
+
+
+@pytest.mark.parametrize("last", ["3", None, 2.5, -1, True])
+def test_steps_are_counted_in_whole_numbers(make: Make, last: Any) -> None:
+    with make() as ckpt, pytest.raises(UsageError, match="number of the last step"):
+        next(ckpt.steps(last))
+
+
+def test_what_a_killed_life_left_too_many_goes_before_a_save_fails(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(keep_last=None, every=1) as ckpt:
+        list(ckpt.steps(5))
+    real, free = publish.free_bytes, [1 << 40]
+    monkeypatch.setattr("overnight.checkpoint.publish.free_bytes", lambda _: free[0])
+    monkeypatch.setattr(
+        "overnight.checkpoint.publish.discard", lambda path: (shutil.rmtree(path), free.__setitem__(0, 1 << 40))
+    )
+    with make(keep_last=2, every=1) as ckpt:
+        free[0] = 1 << 40
+        for _ in ckpt.steps(6):
+            free[0] = 100
+    assert steps(tmp_path) == [5, 6]
+    assert real(tmp_path) > 0
+
+
+def test_a_run_that_was_copied_there_does_not_take_the_folder_over(make: Make, tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "other", every=1000, async_=False, w=np.ones(3)) as ckpt:
+        ckpt.step = 999
+        list(ckpt.steps(1000))
+    with make() as ckpt:
+        list(ckpt.steps(4))
+    shutil.copytree(tmp_path / "other" / "step-00001000", tmp_path / "saved" / "step-00001000")
+    with make() as ckpt:
+        assert ckpt.step == 4
+        list(ckpt.steps(12))
+    assert steps(tmp_path) == [8, 10, 12, 1000]
+
+
+def test_a_package_that_is_loaded_later_is_no_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"python": "3", "numpy": "2"}
+    monkeypatch.setattr("overnight.checkpoint.environment.versions", lambda: dict(versions))
+    with make(strict=True) as ckpt:
+        list(ckpt.steps(2))
+    versions["torch"] = "9"
+    with make(strict=True):
+        pass
+    versions["numpy"] = "3"
+    with pytest.raises(CheckpointError, match="numpy 2 -> 3"), make(strict=True):
+        pass

@@ -196,7 +196,7 @@ def test_newest_whole_checkpoint_is_taken(
     damaged = bytearray(flipped.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     flipped.write_bytes(damaged)
-    left = tmp_path / ".tmp-6-1-00000000"
+    left = tmp_path / ".tmp-6-4194305-00000000"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half of it")
     capsys.readouterr()

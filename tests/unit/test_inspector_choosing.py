@@ -8,6 +8,7 @@ import pytest
 
 from overnight.inspector import choosing
 from overnight.inspector.findings import Found
+from overnight.inspector.joining import NO_CHECKPOINT, ONLY_OPTIMIZER
 
 
 def found(name: str, step: int | None = None, **more: Any) -> Found:
@@ -78,61 +79,41 @@ def test_at_one_step_the_one_with_an_optimizer_is_preferred() -> None:
     assert newest(bare, found("longer-name.ckpt", 7)) == "longer-name.ckpt"
 
 
-def going(keep: int, *several: Found, spared: frozenset[str] = frozenset()) -> tuple[list[str], dict[str, str]]:
-    gone, why = choosing.pruned(choosing.with_owner(several), keep, spared)
-    return [one.path.removeprefix("/out/") for one in gone], {
-        key.removeprefix("/out/"): one for key, one in why.items()
-    }
+def file(name: str, step: int | None = None, **more: Any) -> Found:
+    return found(name, step, maker="torch", **more)
 
 
-def test_prune_counts_good_ones_only() -> None:
-    several = [found(f"checkpoint-{step}", step) for step in (100, 200, 300)]
-    broken = found("checkpoint-400", 400, complete=False, problem="trainer_state.json missing")
-    gone, why = going(2, broken, *several)
-    assert gone == ["checkpoint-100"]
-    assert why == {"checkpoint-400": "trainer_state.json missing"}
+def test_names_are_read_by_their_words_and_never_by_the_last_number() -> None:
+    losses = ("model_epoch_1_loss_0.9012.pth", "model_epoch_2_loss_0.5521.pth", "model_epoch_10_loss_0.0512.pth")
+    assert newest(*map(file, losses)) == losses[2]
+    assert newest(file("step_1000.pt"), file("step_3000_fp16.pt"), file("other_50257.pt")) == "step_3000_fp16.pt"
+    assert newest(*map(file, ("ema_1.pt", "ema_2.pt", "ema_9.pt", "vit_v20.pt"))) == "ema_9.pt"
+    assert newest(file("a_1.pt"), file("b_2.pt")) is None  # two series of one
 
 
-def test_prune_leaves_the_last_healthy_one_and_names_the_sick() -> None:
-    sick = [found(f"checkpoint-{step}", step, finite=False, problem="NaN") for step in (300, 400)]
-    gone, why = going(1, found("checkpoint-100", 100), found("checkpoint-200", 200), *sick)
-    assert gone == ["checkpoint-100"]
-    assert set(why) == {"checkpoint-300", "checkpoint-400"}
+def test_a_choice_by_name_is_told() -> None:
+    said = choosing.about([file("step_1.pt"), file("step_2.pt")])
+    assert said == ["step_2.pt was chosen for its name alone: no step lies in it"]
+    assert not choosing.about([file("step_1.pt", 1), file("step_2.pt", 2)])
 
 
-def test_prune_touches_no_other_run_and_no_other_maker() -> None:
-    gone, why = going(1, ours(10), ours(20), ours(900, run="old", number=0), found("checkpoint-1000", 1000))
-    assert gone == ["step-00000010.r1.0"]
-    assert why == {
-        "step-00000900.old.0": "of another run",
-        "checkpoint-1000": "made by trainer, not of this run",
-    }
-    assert going(1, found("checkpoint-5", 5), found("a.ckpt", 1, maker="lightning"))[0] == []
+def test_steps_that_begin_anew_with_each_epoch() -> None:
+    first, second = file("e1.pt", 90, values={"epoch": 1}), file("e2.pt", 10, values={"epoch": 2})
+    assert newest(first, second) == "e2.pt"
+    assert "the epoch counts first" in choosing.about([first, second])[0]
+    counted = [
+        file("e1.pt", 90, values={"epoch": 1, "counted": 300}), file("e2.pt", 10, values={"epoch": 2, "counted": 210}),
+    ]  # fmt: skip
+    assert newest(*counted) == "e1.pt"
 
 
-def test_prune_spares_what_something_points_to() -> None:
-    several = [found(f"checkpoint-{step}", step) for step in (100, 200, 300)]
-    gone, why = going(1, *several, spared=frozenset({"/out/checkpoint-100"}))
-    assert gone == ["checkpoint-200"]
-    assert why == {"checkpoint-100": "something points to it"}
+def test_parts_are_no_checkpoints() -> None:
+    optimizer = file("opt020000.pt", 20000, notes=(ONLY_OPTIMIZER,))
+    assert newest(optimizer, file("model010000.pt"), file("model020000.pt")) == "model020000.pt"
+    assert newest(file("vocab_9.pt", notes=(NO_CHECKPOINT,))) is None
 
 
-@pytest.mark.parametrize("keep", [0, -1])
-def test_prune_never_removes_all(keep: int) -> None:
-    assert going(keep, found("checkpoint-1", 1), found("checkpoint-2", 2)) == ([], {})
-
-
-def test_prune_of_nothing_good_removes_nothing() -> None:
-    assert going(1, found("checkpoint-1", 1, intact=False), found("checkpoint-2", 2, intact=False))[0] == []
-
-
-def test_prune_leaves_what_is_none_of_a_series() -> None:
-    several = [found(f"epoch=0-step={step}.ckpt", step, maker="lightning") for step in (2, 4, 6)]
-    gone, why = going(1, *several, found("best.ckpt", 2, maker="lightning"))
-    assert gone == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt"]
-    assert list(why) == ["best.ckpt"]
-    gone, why = going(
-        1, *(found(f"ema_{step}.pt", maker="torch") for step in (1, 2, 9)), found("vit_v2.pt", maker="torch")
-    )
-    assert gone == ["ema_1.pt", "ema_2.pt"]
-    assert list(why) == ["vit_v2.pt"]
+def test_what_is_in_doubt_ranks_behind_what_is_whole() -> None:
+    mixed = found("checkpoint-40", 40, problem="optimizer.pt is of step 10")
+    assert newest(mixed, found("checkpoint-30", 30)) == "checkpoint-30"
+    assert newest(mixed) == "checkpoint-40"

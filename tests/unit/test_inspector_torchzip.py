@@ -158,7 +158,7 @@ def test_a_script_of_torch(tmp_path: Path) -> None:
     assert (found.problem, found.form, found.complete, found.intact) == (None, "torch script", True, True)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_flipped_bit_is_found(seed: int, tmp_path: Path) -> None:
     for bit, data in flips(GOOD, 100, seed):
         found = look(data, tmp_path)
@@ -169,7 +169,7 @@ def test_every_flipped_bit_is_found(seed: int, tmp_path: Path) -> None:
 
 def test_every_single_bit_of_a_small_file(tmp_path: Path) -> None:
     data = saved({"w": torch.ones(3), "none": torch.empty(0), "step": 3})
-    for bit in range(0, len(data) * 8, 13):
+    for bit in range(0, len(data) * 8, 61):
         turned = bytearray(data)
         turned[bit // 8] ^= 1 << bit % 8
         assert look(bytes(turned), tmp_path).intact is False, bit

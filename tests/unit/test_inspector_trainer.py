@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from checkpoint_folders import safetensors, trainer
-from overnight.inspector import walk
+from overnight.inspector import choosing, walk
 from overnight.inspector.findings import Budget, Found
+from overnight.sweep import each
 
 torch = pytest.importorskip("torch")
 
@@ -28,7 +29,7 @@ def test_a_whole_one(tmp_path: Path) -> None:
     assert (found.complete, found.finite, found.step, found.problem, found.notes) == (True, True, 200, None, ())
     assert found.intact is None  # safetensors carries no sums
     assert found.size_bytes == sum(one.stat().st_size for one in Path(found.path).iterdir())
-    assert found.values == {"best_model_checkpoint": "out/checkpoint-100"}
+    assert found.values["best_model_checkpoint"] == "out/checkpoint-100"
 
 
 @pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "scheduler.pt"])
@@ -151,3 +152,39 @@ def test_shards_of_deepspeed_are_looked_at(tmp_path: Path) -> None:
     data = (shards / "mp_rank_00_model_states.pt").read_bytes()
     (shards / "mp_rank_00_model_states.pt").write_bytes(data[: len(data) // 2])
     assert look(path).complete is False
+
+
+def beside(path: Path) -> dict[str, Found]:
+    return {Path(one.path).name: one for one in walk.survey(path, Budget(0), each).found}
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt"])
+def test_an_older_state_in_a_newer_folder_is_told_and_ranks_behind(tmp_path: Path, name: str) -> None:
+    for step in (100, 200, 300):
+        trainer(tmp_path, step)
+    (tmp_path / "checkpoint-300" / name).write_bytes((tmp_path / "checkpoint-100" / name).read_bytes())
+    found = beside(tmp_path)
+    assert str(found["checkpoint-300"].problem).startswith(f"{name} is of step 100, trainer_state.json of step 300")
+    assert choosing.newest(list(found.values())).step == 200  # type: ignore[union-attr]
+    torch.save({"_scale": 1.0}, tmp_path / "checkpoint-300" / "scaler.pt")  # skips a few steps, but not so many
+    assert beside(tmp_path)["checkpoint-300"].problem
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
+def test_what_all_neighbours_have_is_missed(tmp_path: Path, name: str) -> None:
+    for step in (100, 200, 300):
+        trainer(tmp_path, step)
+    (tmp_path / "checkpoint-300" / name).unlink()
+    if name == "optimizer.pt":
+        (tmp_path / "checkpoint-300" / "scheduler.pt").unlink()
+    found = beside(tmp_path)
+    assert str(found["checkpoint-300"].problem).endswith("missing, which those beside it have")
+    assert choosing.newest(list(found.values())).step == 200  # type: ignore[union-attr]
+    assert found["checkpoint-100"].problem is None
+
+
+def test_a_folder_with_the_name_and_other_files_is_not_trainers(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-7").mkdir()
+    torch.save({"model": {}, "optimizer": {}, "step": 7}, tmp_path / "checkpoint-7" / "state.pt")
+    found = beside(tmp_path)["checkpoint-7"]
+    assert (found.maker, found.step, found.complete, found.problem) == ("torch", 7, True, None)

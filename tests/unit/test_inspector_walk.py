@@ -177,3 +177,27 @@ def test_what_weights_only_loading_refuses_is_told_before_it_is_needed(tmp_path:
             assert not found[name].notes
     assert "numpy objects" in found["a.pt"].notes[0]
     assert "objects of pathlib" in found["b.pt"].notes[0]
+
+
+def test_ranks_in_folders_and_files_belong_together(tmp_path: Path) -> None:
+    """Megatron and DeepSpeed: a shard that is missing in the row is missed, the first one too."""
+    state = {"model": {"w": torch.ones(2)}, "optimizer": {}, "iteration": 2000}
+    for name in ("iter_0002000/mp_rank_00/model_optim_rng.pt", "iter_0002000/mp_rank_01/model_optim_rng.pt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        torch.save(state, tmp_path / name)
+    assert (by_name(tmp_path)["iter_0002000"].complete, by_name(tmp_path)["iter_0002000"].step) == (True, 2000)
+    (tmp_path / "iter_0002000" / "mp_rank_00" / "model_optim_rng.pt").unlink()
+    assert by_name(tmp_path)["iter_0002000"].problem == "mp_rank_00/model_optim_rng.pt missing"
+    (tmp_path / "global_step5").mkdir()
+    torch.save(state, tmp_path / "global_step5" / "zero_pp_rank_1_mp_rank_00_optim_states.pt")
+    assert by_name(tmp_path)["global_step5"].problem == "zero_pp_rank_0_mp_rank_00_optim_states.pt missing"
+
+
+def test_the_best_of_lightning_is_known_however_long_its_path(tmp_path: Path) -> None:
+    callbacks = {"ModelCheckpoint{'monitor': 'x.y'}": {"best_model_path": f"/{'d' * 240}/epoch=0-step=2.ckpt"}}
+    value = {
+        "state_dict": {}, "pytorch-lightning_version": "2", "global_step": 9, "optimizer_states": [],
+        "callbacks": callbacks,
+    }  # fmt: skip
+    torch.save(value, tmp_path / "x.ckpt")
+    assert choosing.best_of(by_name(tmp_path)["x.ckpt"]) == ["epoch=0-step=2.ckpt"]

@@ -15,7 +15,14 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overnight.checkpoint.checkpointer import Checkpointer
-    from overnight.checkpoint.errors import CheckpointError, DamagedError, LockedError, SaveError, UsageError
+    from overnight.checkpoint.errors import (
+        CheckpointError,
+        DamagedError,
+        LockedError,
+        SaveError,
+        StoppedError,
+        UsageError,
+    )
     from overnight.checkpoint.reading import Checkpoint, load, newest
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "DamagedError",
     "LockedError",
     "SaveError",
+    "StoppedError",
     "UsageError",
     "load",
     "newest",

@@ -6,6 +6,7 @@ this file, and nothing is printed while a signal is being handled.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 GRACE_S = 60.0
 """What is assumed between a first signal and SIGKILL where nobody says: Overnight's own default."""
+
+SOON_S = 0.3
+"""So long after a data worker's death may the signal to the training come that both were sent."""
 
 _NOT_HERE = (
     "signals are not listened for, because the Checkpointer was not entered in the main thread: "
@@ -45,6 +49,7 @@ class Asking:
         self._firsts = [first for first, _ in self.skipped]
         self._say = say
         self._before: dict[int, Any] = {}
+        self._told_of_workers: Any = None
         self._listening = False
         self._pid = os.getpid()
         self._said = False
@@ -89,6 +94,9 @@ class Asking:
 
     def unlisten(self) -> None:
         """Put back what was there before, for each signal whose handler is still ours."""
+        if signal.getsignal(signal.SIGCHLD) == self._worker_ended:
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGCHLD, self._told_of_workers)
         self._listening = False  # from here on `_note`, should another handler still call it, only passes on
         for number, before in self._before.items():
             if signal.getsignal(number) == self._note:
@@ -97,6 +105,32 @@ class Asking:
                     signal.signal(number, signal.SIG_DFL if before is None else before)
                 except ValueError:
                     return
+
+    def guard_workers(self) -> None:
+        """Keep a step that is going on from being broken by data workers that the same signal has ended.
+
+        A scheduler's SIGTERM reaches the whole group. Workers die of it at once, and torch tells that by a RuntimeError
+        from its handler of SIGCHLD, wherever the training happens to be.
+        """
+        before = signal.getsignal(signal.SIGCHLD)
+        if self._listening and callable(before) and before != self._worker_ended:
+            self._told_of_workers = before
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGCHLD, self._worker_ended)
+
+    def _worker_ended(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._told_of_workers(number, frame)
+        except RuntimeError:
+            if not self.asked_by_now():
+                raise
+
+    def asked_by_now(self) -> bool:
+        """Say whether a stop was asked for; our own signal may come a moment after that of a data worker."""
+        end = time.monotonic() + SOON_S
+        while self.asked is None and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.asked is not None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Remember the first signal, and call the handler that was there before."""
@@ -160,10 +194,15 @@ class Asking:
         return _json(Path(folder) / "attempts" / f"{int(attempt):03d}" / "stop.json")
 
     def _grace_s(self) -> float:
-        folder = os.environ.get("OVERNIGHT_RUN_DIR")
-        spec = _json(Path(folder) / "run.json").get("spec") if folder else None
-        grace_s = _number(spec.get("grace_s")) if isinstance(spec, dict) else None
+        grace_s = granted_s()
         return GRACE_S if grace_s is None else grace_s
+
+
+def granted_s() -> float | None:
+    """Return the seconds that Overnight leaves between a first signal and SIGKILL, None where nobody says."""
+    folder = os.environ.get("OVERNIGHT_RUN_DIR")
+    spec = _json(Path(folder) / "run.json").get("spec") if folder else None
+    return _number(spec.get("grace_s")) if isinstance(spec, dict) else None
 
 
 def skip_ranges(text: str) -> tuple[tuple[int, int], ...]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from overnight.checkpoint import loaderkind
+from overnight.checkpoint.errors import CheckpointError
 
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -37,6 +38,15 @@ def world_size() -> int:
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_world_size())
     return 1
+
+
+def refuse_ranks() -> None:
+    """CheckpointError where several ranks train together."""
+    if world_size() > 1:
+        raise CheckpointError(
+            f"this training has {world_size()} ranks, and checkpoints of several are not written yet; "
+            f"save with torch.distributed.checkpoint meanwhile"
+        )
 
 
 def facts(*, loader: Any, world_size: int) -> dict[str, Any]:

@@ -19,5 +19,9 @@ class DamagedError(CheckpointError):
     """A checkpoint, or a file of one, is not as it was written."""
 
 
+class StoppedError(CheckpointError):
+    """A stop was asked for and no batch is to be had any more; the ``with`` block takes it in, and saves."""
+
+
 class UsageError(CheckpointError, ValueError):
     """A value handed over makes no sense."""

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from overnight.checkpoint import writer
+from overnight.checkpoint import lock, writer
 from overnight.checkpoint.errors import SaveError
 from overnight.checkpoint.jobs import Job, Outcome
 from overnight.checkpoint.staging import Arena
@@ -40,13 +40,13 @@ PLAIN = "use async_=False, which saves within the training's own process"
 class Link:
     """A writer process and the memory shared with it. For one thread: the one that trains.
 
-    ``lock`` is an open handle whose lock the writer shall hold as well, until it has ended. ``perform`` names the
+    ``held`` is an open handle whose lock the writer shall hold as well, until it has ended. ``perform`` names the
     function that writes ("module:function") where it is not writing.perform: in tests only.
     """
 
-    def __init__(self, folder: Path, lock: int | None, *, perform: str = "") -> None:
+    def __init__(self, folder: Path, held: int | None, *, perform: str = "") -> None:
         self.folder = folder
-        self.lock = lock
+        self.lock = held
         self._perform = perform
         self._clear()
         _LINKS.add(self)
@@ -107,8 +107,8 @@ class Link:
         return self._arena
 
     def _spawn(self, arena: Arena) -> None:
-        self._socket, self._theirs = socket.socketpair()
-        self._said = os.memfd_create("overnight-writer", os.MFD_CLOEXEC)
+        self._socket, self._theirs = (_above_standard(end) for end in socket.socketpair())
+        self._said = lock.above_standard(os.memfd_create("overnight-writer", os.MFD_CLOEXEC))
         handles = [self._theirs.fileno(), arena.fd, *([] if self.lock is None else [self.lock])]
         words = writer.command(handles[0], arena.fd, os.getpid(), self._perform)
         # Blocked from before the fork until the writer ignores them: there is no moment in which they could end it, or
@@ -359,6 +359,10 @@ def _pickled(job: Job, places: Sequence[int]) -> bytes:
         return pickle.dumps((job, list(places)), pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise SaveError(f"step {job.step} holds what cannot be handed to another process: {error}; {PLAIN}") from None
+
+
+def _above_standard(end: socket.socket) -> socket.socket:
+    return socket.socket(fileno=lock.above_standard(end.detach()))
 
 
 def _signal(number: int) -> str:

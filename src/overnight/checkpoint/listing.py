@@ -31,11 +31,17 @@ class Entry:
 def entries(folder: Path) -> list[Entry]:
     """Return all that calls itself a checkpoint of ours, in the order of names; nothing that is being made or removed.
 
-    Sizes of files are looked at, their content is not. A folder with one of our names has lost its manifest.
+    Sizes of files are looked at, their content is not. A folder with one of our names has lost its manifest. A link to
+    a checkpoint elsewhere is one of this folder; a link to a neighbour is that neighbour, and no second one.
     """
     found = []
+    here = os.path.realpath(folder)
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+        names = sorted(
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.is_dir() and (not entry.is_symlink() or os.path.dirname(os.path.realpath(entry.path)) != here)
+        )
     except FileNotFoundError:
         return []
     for name in names:
@@ -53,10 +59,14 @@ def entries(folder: Path) -> list[Entry]:
     return found
 
 
-def current_run(found: Sequence[Entry]) -> Manifest | None:
-    """Return a manifest of the run that was begun last, None if there is none that can be read."""
+def current_run(found: Sequence[Entry], signed: str | None = None) -> Manifest | None:
+    """Return a manifest of the run that counts in a folder, None if there is none that can be read.
+
+    It is the one that LOCK was ``signed`` for, where that is among them: a checkpoint of another run may have been
+    copied there. Else the one that was begun last.
+    """
     known = [entry.manifest for entry in found if entry.manifest is not None]
-    return max(known, key=lambda one: (one.number, one.saved_at), default=None)
+    return max(known, key=lambda one: (one.run == signed, one.number, one.saved_at), default=None)
 
 
 def of_run(found: Sequence[Entry], run: str) -> list[Entry]:

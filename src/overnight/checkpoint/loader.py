@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from overnight.checkpoint import loaderkind, rng
-from overnight.checkpoint.errors import CheckpointError
+from overnight.checkpoint.errors import CheckpointError, StoppedError
 
 PATIENCE_S = 5.0
 """Reading batches again for longer than this is worth a sentence."""
@@ -47,6 +47,7 @@ class LoaderPosition:
         self._iterator: Iterator[Any] | None = None
         self._ended = False  # the epoch is over, and the next one not begun
         self._ahead: list[Any] = []  # a batch that came where the loader's length said that none would
+        self.stopping: Callable[[], bool] = lambda: False
         self._length: int | None = None
         self._began: Mapping[str, Any] | None = None  # random numbers when the epoch's iterator was made
         self._pool: int | None = None  # the epoch in which workers that live over epochs were started
@@ -59,11 +60,20 @@ class LoaderPosition:
     def __iter__(self) -> Self:
         return self
 
+    def __len__(self) -> int:
+        """Return how many batches an epoch has, if the loader knows."""
+        return len(self.loader)
+
     def __next__(self) -> Any:
         """Return the next batch; CheckpointError if there is none, neither in this epoch nor in a new one."""
         if self._waiting is not None:
             self.begin()
-        batch = self._watched() if self._watch else self._fetch()
+        try:
+            batch = self._watched() if self._watch else self._fetch()
+        except (RuntimeError, OSError) as error:  # as when data workers were ended
+            if not self.stopping():
+                raise
+            raise StoppedError(f"a stop was asked for, and the loader gives no further batch: {error}") from error
         self.batches += 1
         self.total += 1
         self._look_for_the_end()

@@ -28,7 +28,7 @@ def take(folder: Path, *, say: Callable[[str], None], patience_s: float = PATIEN
     The handle is inherited by nobody unless it is handed over. CheckpointError if the folder cannot be written.
     """
     try:
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = above_standard(os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
     except OSError as error:
         raise CheckpointError(
             f"{folder} cannot be written: {error.strerror}; mend that or give another folder"
@@ -51,10 +51,44 @@ def take(folder: Path, *, say: Callable[[str], None], patience_s: float = PATIEN
             say(f"waiting for the save that an earlier training has left in flight in {folder}")
             told = True
         time.sleep(0.05)
-    _sign(handle)
+    sign(handle, _holder(handle).get("run"))
     found = os.fstat(handle)
     _HELD[handle] = found.st_dev, found.st_ino
     return handle
+
+
+def above_standard(handle: int) -> int:
+    """Return a handle for the same file that is none of 0, 1 and 2, which a process started from here has for itself.
+
+    A training that was started without a standard input or output is given those numbers for its first files.
+    """
+    if handle > 2:
+        return handle
+    try:
+        return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(handle)
+
+
+def held(handle: int, folder: Path) -> bool:
+    """Say whether the folder's lock is still the file that was locked: somebody may have removed the folder."""
+    try:
+        mine, there = os.fstat(handle), os.stat(folder / NAME)
+    except OSError:
+        return False
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def take_again(handle: int, folder: Path, *, say: Callable[[str], None]) -> None:
+    """Put the lock of a folder that was made anew in the place of the one that was held; errors as :func:`take`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder} is gone and cannot be made again: {error.strerror}") from error
+    made = take(folder, say=say)
+    os.dup2(made, handle, inheritable=False)
+    _HELD[handle] = _HELD.pop(made)
+    os.close(made)
 
 
 _HELD: dict[int, tuple[int, int]] = {}
@@ -93,9 +127,12 @@ def _locked(handle: int) -> bool:
     return True
 
 
-def _sign(handle: int) -> None:
-    """Say in the file who holds it, for whoever comes second. That nothing fits on the disk any more is no reason."""
-    me = {"pid": os.getpid(), "started": started(os.getpid()), "host": os.uname().nodename}
+def sign(handle: int, run: str | None) -> None:
+    """Say in the file who holds it, for whoever comes second, and for which run of the folder.
+
+    That nothing fits on the disk any more is no reason to fail.
+    """
+    me = {"pid": os.getpid(), "started": started(os.getpid()), "host": os.uname().nodename, "run": run}
     try:
         os.ftruncate(handle, os.pwrite(handle, json.dumps(me).encode(), 0))  # over the old one there is room
     except OSError:
@@ -108,6 +145,22 @@ def _holder(handle: int) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def signed_run(folder: Path) -> str | None:
+    """Return the run that was trained in a folder last, None if nobody says. It is a hint and no more."""
+    try:
+        with open(folder / NAME, "rb", opener=_opened) as stream:
+            found = json.loads(stream.read(4096) or b"{}")
+    except (OSError, ValueError):
+        return None
+    run = found.get("run") if isinstance(found, dict) else None
+    return run if isinstance(run, str) else None
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open without waiting, whatever lies there: a pipe gives nothing to read."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _lives(holder: dict[str, Any]) -> bool:

@@ -11,16 +11,17 @@ import math
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from overnight.checkpoint.errors import DamagedError
+from overnight.checkpoint.errors import DamagedError, UsageError
 
 NAME = "MANIFEST.json"
 FORMAT = 1
-LARGEST = 64 << 20
-"""Bytes of a manifest that are read at most; one of a million tensors has 50 MB."""
+LARGEST, MOST = 32 << 20, 500_000
+"""Bytes of a manifest that are read at most, and dicts and lists in it: one of 100,000 tensors has 5 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,12 @@ class Manifest:
     ``run`` names the run of this folder that it belongs to, ``number`` counts the folder's runs, and ``generation`` how
     often this run was taken back to an older checkpoint: (generation, step) is the order of a run's checkpoints.
     ``ancestors`` are pairs (generation, step): so far of older generations lie the steps that led to this one.
-    ``exempt`` names tensors that were not finite when training began and may stay so (masks of -inf). ``parts`` says
-    for each part handed over in which file it lies and which keys its state has; ``arrays`` are the paths, by file, of
-    what was numpy's. ``metrics`` are the last figures reported since the save before. ``progress`` holds epoch,
-    seconds trained, batches a step, starts after failures. ``reason`` is why it was saved: interval, stop, end, asked.
+    ``finite``: no parameter, and nothing that an optimizer or an average keeps of them, is NaN or infinite; ``exempt``
+    are paths (``part.name``) of tensors that were not finite before training began, and may stay so. ``parts`` says for
+    each part handed over in which file it lies, which keys its state has, of which class it is, and what of it lies
+    there in other words; ``arrays`` are the paths, by file, of what was numpy's. ``metrics`` are the last figures
+    reported since the save before. ``progress`` holds epoch, seconds trained, batches a step, starts after failures.
+    ``keep`` is what was to be kept (see ``jobs.Keep``), ``reason`` why it was saved: interval, stop, end, asked.
     """
 
     step: int
@@ -61,6 +64,7 @@ class Manifest:
     healthy: bool = True
     environment: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    keep: Mapping[str, Any] = field(default_factory=dict)
     config: Any = None
 
     @property
@@ -119,8 +123,35 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def plain(value: Any, path: str) -> Any:
+    """Return settings as a manifest holds them: dicts, lists, numbers and words; UsageError for what has no words.
+
+    A dataclass and a namespace are dicts of what they hold; a path, an enum, a dtype are what they are printed as.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value if value is None or type(value) in (bool, int, str) else str(value)
+    if isinstance(value, float):
+        return _finite(float(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name), f"{path}.{one.name}") for one in fields(value)}
+    if isinstance(value, SimpleNamespace) or type(value).__name__ == "Namespace":
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one, f"{path}.{key}") for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one, f"{path}.{at}") for at, one in enumerate(value)]
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(one) for one in value)
+    text = str(value)
+    if f"{id(value):x}" in text.lower():  # an address is another one in each run
+        raise UsageError(f"{path} is a {type(value).__qualname__}, which says nothing of itself: give plain settings")
+    return text
+
+
 def parse(data: bytes) -> Manifest:
     """Return what :func:`dump` has written; DamagedError, in a few words, for anything else."""
+    if data.count(b"{") + data.count(b"[") > MOST:  # a small file can become much memory
+        raise DamagedError(f"{NAME} has more in it than any manifest")
     try:
         value = json.loads(data)
         same = _rendered(value) == data  # also what changes no value: 1e-05 for 1E-05, say
@@ -140,9 +171,35 @@ def parse(data: bytes) -> Manifest:
         made = Manifest(**value)
     except (TypeError, KeyError, AttributeError):
         raise DamagedError(f"{NAME} lacks what a manifest has") from None
-    if type(made.step) is not int or type(made.generation) is not int or not isinstance(made.run, str):
-        raise DamagedError(f"{NAME} has a step or a run of a wrong kind")
+    wrong = next((name for name, right in _kinds(made).items() if not right), None)
+    if wrong is not None:
+        raise DamagedError(f"{NAME} has something of a wrong kind as its {wrong}")
     return made
+
+
+def _kinds(made: Manifest) -> dict[str, bool]:
+    """Return for each field whether it holds what a manifest has there: it may have been made by anybody."""
+    mappings = ("parts", "arrays", "metrics", "progress", "environment", "versions", "keep")
+    return {
+        **{name: _count(getattr(made, name)) for name in ("step", "number", "generation")},
+        **{name: isinstance(getattr(made, name), str) for name in ("run", "saved_at", "reason")},
+        **{name: isinstance(getattr(made, name), bool) for name in ("finite", "healthy")},
+        **{name: isinstance(getattr(made, name), dict) for name in mappings},
+        "files": all(_plain_name(name) and _count(one.size) for name, one in made.files.items()),
+        "parts' files": all(isinstance(one, dict) and one.get("file") in made.files for one in made.parts.values()),
+        "exempt": isinstance(made.exempt, list) and all(isinstance(one, str) for one in made.exempt),
+        "ancestors": isinstance(made.ancestors, list)
+        and all(isinstance(one, list) and len(one) == 2 and all(map(_count, one)) for one in made.ancestors),
+    }
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _plain_name(name: str) -> bool:
+    """Say whether this is a name within the checkpoint that a file system takes."""
+    return name not in ("", ".", "..", NAME) and name.isprintable() and os.path.basename(name) == name
 
 
 def read(folder: Path) -> Manifest:
@@ -160,8 +217,6 @@ def read(folder: Path) -> Manifest:
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """DamagedError, in a few words, if a file of the checkpoint is missing or has another size."""
     for name, facts in manifest.files.items():
-        if os.path.basename(name) != name or name in ("", ".", ".."):
-            raise DamagedError(f"{NAME} names a file outside the checkpoint: {name!r}")
         try:
             size = os.lstat(folder / name).st_size
         except OSError as error:

@@ -1,23 +1,32 @@
-"""What is handed over to be saved: models, optimizers, arrays, generators, plain values; their state, and back.
+"""What is handed over to be saved: models, optimizers, arrays, generators, plain values; their state, and its files.
 
-Whatever has ``state_dict`` and ``load_state_dict`` is asked for its state. Arrays and tensors are restored in place,
-dicts and lists of such in their places. Wrappers that only rename (``torch.compile``, DistributedDataParallel) are
+Whatever has ``state_dict`` and ``load_state_dict`` is asked for its state; how it gets it back is in ``restoring``.
+Wrappers that only rename (``torch.compile``, DistributedDataParallel) are
 looked through, so that a checkpoint fits the model with and without them.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from overnight.checkpoint import leaves
 from overnight.checkpoint.errors import CheckpointError
-from overnight.checkpoint.jobs import FilePlan, Ref
+from overnight.checkpoint.jobs import FilePlan, Leaf, Ref
 from overnight.checkpoint.leaves import Apart
 
 TRAIN_STATE = "train_state"
 SHOWN = 3
+
+COMPILED = "_orig_mod"
+PARALLEL = {
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.nn.parallel.data_parallel.DataParallel",
+}
 
 
 def has_state(value: object) -> bool:
@@ -26,19 +35,66 @@ def has_state(value: object) -> bool:
 
 
 def bare(value: Any) -> Any:
-    """Return the module below wrappers that only put a prefix before each name."""
+    """Return the module below wrappers that only put a prefix before each name.
+
+    They are known by their class: something that hands on all attributes of what it holds is not one of them.
+    """
     for _ in range(8):
-        inner = getattr(value, "_orig_mod", None)
-        if inner is None and type(value).__name__ in ("DistributedDataParallel", "DataParallel"):
-            inner = value.module
-        if inner is None:
-            return value
-        value = inner
+        kinds = {f"{one.__module__}.{one.__qualname__}" for one in type(value).__mro__}
+        if "torch._dynamo.eval_frame.OptimizedModule" in kinds:
+            value = getattr(value, COMPILED)
+        elif kinds & PARALLEL:
+            value = value.module
+        else:
+            break
     return value
+
+
+def strip(name: str) -> str:
+    """Return a name without the prefixes that ``torch.compile`` puts into it, of the whole or of a module within."""
+    return name if COMPILED not in name else ".".join(part for part in name.split(".") if part != COMPILED)
+
+
+def renamed(state: Any, change: Callable[[str], str]) -> Any:
+    """Return a state_dict with other names, and with the versions that modules keep beside it; as it was, if none."""
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        return state
+    layout = leaves.layout(state) or {}
+    names = {key: change(key) for key in (*state, *layout)}
+    if all(key == name for key, name in names.items()) or len({names[key] for key in state}) != len(state):
+        return state
+    made = OrderedDict((names[key], one) for key, one in state.items())
+    return leaves.with_layout(made, {names[key]: one for key, one in layout.items()} or None)
+
+
+def kind(value: Any) -> str:
+    """Return the class of a part, as module and name."""
+    made = type(bare(value))
+    return f"{made.__module__}.{made.__qualname__}"
+
+
+class States(dict[str, Any]):
+    """The state of each part by its name. ``kinds``: the class of what keeps its state itself, by the part's name.
+
+    ``decides(path, shape)`` says whether a tensor decides about ``finite``; if nobody says it, all do.
+    """
+
+    def __init__(self, states: Mapping[str, Any] | None = None) -> None:
+        super().__init__(states or {})
+        self.kinds: Mapping[str, str] = {}
+        self.decides: Callable[[leaves.Path, tuple[int, ...]], bool] = lambda _, __: True
+
+
+def _is_expanded(value: Any) -> bool:
+    """Say whether several numbers of a tensor are one in memory, so that nothing can be put back into it."""
+    strided = value.layout is sys.modules["torch"].strided and not value.is_nested
+    return strided and any(not step and size > 1 for step, size in zip(value.stride(), value.shape, strict=True))
 
 
 def check(name: str, value: Any) -> None:
     """CheckpointError, naming the part, for something whose state cannot be had."""
+    if leaves.is_tensor(value) and _is_expanded(value):
+        raise CheckpointError(f"{name} is a tensor with several places in one (expanded): hand over a clone() of it")
     if has_state(value) or leaves.is_tensor(value) or leaves.is_array(value) or isinstance(value, leaves.PLAIN):
         return
     if isinstance(value, Mapping):
@@ -58,7 +114,9 @@ def check(name: str, value: Any) -> None:
 def state(value: Any) -> Any:
     """Return the state of a part: live tensors, nothing copied."""
     if has_state(value):
-        return bare(value).state_dict()
+        inner = bare(value)
+        found = inner.state_dict()
+        return renamed(found, strip) if is_module(inner) else found
     if isinstance(value, Mapping):
         return {key: state(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,47 +125,10 @@ def state(value: Any) -> Any:
     return value
 
 
-def restore(name: str, value: Any, saved: Any) -> Any:
-    """Put a saved state into a part; return what stands for it from now on: the part itself, or a plain value."""
-    try:
-        return _restore(name, value, saved)
-    except CheckpointError:
-        raise
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        first = str(error).strip().splitlines()
-        raise CheckpointError(
-            f"{name} does not take the state that was saved: {' '.join(line.strip() for line in first)[:500]}; "
-            f"is this the same training? Another folder, or resume=False, begins anew"
-        ) from error
-
-
-def _restore(name: str, value: Any, saved: Any) -> Any:
-    if has_state(value):
-        bare(value).load_state_dict(saved)
-    elif leaves.is_tensor(value):
-        _same(name, tuple(value.shape), tuple(saved.shape))
-        with sys.modules["torch"].no_grad():
-            value.copy_(saved)
-    elif leaves.is_array(value) and getattr(value, "flags", None) is not None and value.flags.writeable:
-        _same(name, value.shape, getattr(saved, "shape", ()))
-        value[...] = saved
-    elif isinstance(value, dict):
-        kept = {key: _restore(f"{name}.{key}", value.get(key), one) for key, one in saved.items()}
-        value.clear()
-        value.update(kept)
-    elif isinstance(value, list):
-        had = [*value, *[None] * (len(saved) - len(value))]
-        value[:] = [_restore(f"{name}.{at}", had[at], one) for at, one in enumerate(saved)]
-    elif isinstance(value, tuple):
-        return tuple(_restore(f"{name}.{at}", one, saved[at]) for at, one in enumerate(value))
-    else:
-        return saved
-    return value
-
-
-def _same(name: str, mine: tuple[int, ...], saved: tuple[int, ...]) -> None:
-    if tuple(mine) != tuple(saved):
-        raise CheckpointError(f"{name} has the shape {list(mine)}, and {list(saved)} was saved: it is another model")
+def is_module(value: Any) -> bool:
+    """Say whether this is a module of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -120,26 +141,62 @@ def plan(states: Mapping[str, Any], apart: Apart) -> tuple[tuple[FilePlan, ...],
     """
     files, about, arrays, shared = [], {}, {}, {}
     torch = "torch" in sys.modules
+    file = f"{TRAIN_STATE}.pt" if torch else f"{TRAIN_STATE}.json"
     for name, one in states.items():
-        before = len(apart.arrays)
+        before, others = len(apart.arrays), len(apart.others)
         tree = apart.tree(one, (name,))
+        about[name] = _about(name, states, tree, apart.others[others:])
         if not _is_flat(tree, apart):
             shared[name] = tree
+            about[name]["file"] = file
             continue
-        file = f"{name}.safetensors"
+        about[name]["file"] = own = f"{name}.safetensors"
         names, metadata = _tied(tree)
-        files.append(FilePlan(name=file, form="safetensors", tree=names, metadata=metadata))
-        about[name] = {"file": file, "keys": _keys(tree)}
-        arrays[file] = [place[1:] for place in apart.arrays[before:]]
+        files.append(FilePlan(name=own, form="safetensors", tree=names, metadata=metadata))
+        arrays[own] = [place[1:] for place in apart.arrays[before:]]
         del apart.arrays[before:]
     if shared:
-        file = f"{TRAIN_STATE}.pt" if torch else f"{TRAIN_STATE}.json"
-        form = "torch" if torch else "json"
         beside = None if torch else f"{TRAIN_STATE}.safetensors"
-        files.append(FilePlan(name=file, form=form, tree=shared, arrays=beside))
-        about.update({name: {"file": file, "keys": _keys(tree)} for name, tree in shared.items()})
+        files.append(FilePlan(name=file, form="torch" if torch else "json", tree=shared, arrays=beside))
         arrays[file] = list(apart.arrays)
     return tuple(files), about, {file: places for file, places in arrays.items() if places}
+
+
+def _about(name: str, states: Mapping[str, Any], tree: Any, others: Sequence[tuple[str, list[Any]]]) -> dict[str, Any]:
+    """Return what the manifest says of a part beside its file; paths in it begin below the part."""
+    about: dict[str, Any] = {"keys": _keys(tree)}
+    if name in getattr(states, "kinds", {}):
+        about["class"] = states.kinds[name]  # type: ignore[attr-defined]
+    layout = leaves.layout(states[name])
+    if layout is not None and (grouped := _grouped(layout)):
+        about["layout"] = grouped
+    if others:
+        about["others"] = [[what, path[1:]] for what, path in others]
+    return about
+
+
+def _grouped(layout: Mapping[Any, Any]) -> list[list[Any]]:
+    """Return [version, names of the modules that have it] for each; nothing unless all of it is plain."""
+    found: dict[str, list[str]] = {}
+    for name, version in layout.items():
+        try:
+            found.setdefault(json.dumps(version, sort_keys=True), []).append(name)
+        except (TypeError, ValueError):
+            return []
+    return [[json.loads(version), names] for version, names in found.items()]
+
+
+def judged(states: Mapping[str, Any], apart: Apart, exempt: Sequence[str]) -> tuple[Leaf, ...]:
+    """Return the leaves, those marked that do not decide whether the save is finite: ``exempt`` names paths of such."""
+    if not isinstance(states, States):
+        return tuple(apart.leaves)
+    names = frozenset(exempt)
+    return tuple(
+        leaf
+        if any(states.decides(path, leaf.shape) and not (names and leaves.words(path) in names) for path in places)
+        else replace(leaf, exempt=True)
+        for leaf, places in zip(apart.leaves, apart.places, strict=True)
+    )
 
 
 def _is_flat(tree: Any, apart: Apart) -> bool:
@@ -174,24 +231,13 @@ def _keys(tree: Any) -> list[str]:
 # -- what is worth saying --------------------------------------------------------------------------------------------
 
 
-def not_finite(model: Any) -> list[str]:
-    """Return the names of a model's buffers that are not finite, as masks of -inf are; looked at before it trains."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(bare(model), torch.nn.Module):
-        return []
-    return [
-        name
-        for name, buffer in bare(model).named_buffers()
-        if buffer.is_floating_point() and not bool(torch.isfinite(buffer.detach()).all())
-    ]
-
-
 def untrained(model: Any, optimizer: Any) -> list[str]:
     """Return the names of parameters for which an optimizer holds nothing: they have never been trained."""
     held = getattr(optimizer, "state", None)
     groups: Sequence[Any] = getattr(optimizer, "param_groups", ())
-    if not held or not groups:
-        return []
+    torch = sys.modules.get("torch")
+    if not held or not groups or (torch is not None and isinstance(optimizer, torch.optim.LBFGS)):
+        return []  # LBFGS keeps all it has under the first parameter
     names: dict[int, str] = {}
     if callable(getattr(model, "named_parameters", None)):
         names = {id(one): name for name, one in bare(model).named_parameters()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import secrets
@@ -16,7 +17,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-TEMPORARY = re.compile(r"\.tmp-\d+-\d+-[0-9a-f]{8}")
+from overnight.checkpoint import lock
+from overnight.checkpoint.errors import CheckpointError
+
+TEMPORARY = re.compile(r"\.tmp-\d+-(\d+)-[0-9a-f]{8}")
 TRASH = re.compile(r"\.trash-[0-9a-f]{8}-.*", re.DOTALL)
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
@@ -37,31 +41,27 @@ def name_of(step: int) -> str:
 def publish(temporary: Path, folder: Path, step: int, mine: Callable[[Path], bool]) -> Path:
     """Give a checkpoint whose files are on the disk its name, durably, and return where it lies then.
 
-    One of this step that is there already is replaced in the same moment if ``mine`` says that it is an older one of
-    this run; anything else under the name is left alone, and the checkpoint gets a number after its name.
+    One of this step that is there already, and that ``mine`` says may go for it, is replaced in the same moment; where
+    the file system cannot do that, and for anything else under the name, the checkpoint gets a number after its name.
+    Nothing is removed before the new name is on the disk.
     """
     sync_folder(temporary)
-    target, count = folder / name_of(step), 1
-    while os.path.lexists(target) and not mine(target):
+    target, count, old = folder / name_of(step), 1, None
+    while os.path.lexists(target):
+        if mine(target):
+            if _exchange(temporary, target):
+                old = temporary  # under this name lies the older one now
+                break
+            old = target  # it keeps its name until the new one has another: names decide nothing
         count += 1
         target = folder / f"{name_of(step)}.{count}"
-    if os.path.lexists(target):
-        _replace(temporary, target)
-    else:
+    if old != temporary:
         temporary.rename(target)
     sync_folder(folder)
-    return target
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    if _exchange(temporary, target):
+    if old is not None:
         with contextlib.suppress(OSError):
-            discard(temporary)  # under this name lies the older one now
-        return
-    aside = _trash_name(target)
-    target.rename(aside)
-    temporary.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
+            discard(old)
+    return target
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -89,11 +89,25 @@ def sweep(folder: Path) -> list[str]:
     """Remove what killed saves and removals have left; the caller holds the lock and nobody writes. Returns names."""
     swept = []
     for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-        if entry.is_dir(follow_symlinks=False) and (TEMPORARY.fullmatch(entry.name) or TRASH.fullmatch(entry.name)):
+        made = TEMPORARY.fullmatch(entry.name)
+        if made and int(made[1]) != os.getpid() and lock.started(int(made[1])) is not None:
+            continue  # of one that lives: it can write here only if somebody has removed the lock under it
+        if entry.is_dir(follow_symlinks=False) and (made or TRASH.fullmatch(entry.name)):
             with contextlib.suppress(OSError):
                 discard(Path(entry.path))
                 swept.append(entry.name)
     return swept
+
+
+def probe(folder: Path) -> None:
+    """CheckpointError where no checkpoint could be made in a folder: better known before the first step."""
+    try:
+        begin(folder, 0).rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # room is looked at when it is known how much is needed
+            raise CheckpointError(
+                f"nothing can be made in {folder}: {error.strerror}; mend that or give another folder"
+            ) from error
 
 
 def sync_folder(folder: Path) -> None:

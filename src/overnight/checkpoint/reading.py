@@ -6,16 +6,23 @@ import json
 import pickle  # for the name of an error only: nothing is unpickled
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from overnight.checkpoint import leaves, listing, plain, tensorfile
+from overnight.checkpoint import leaves, listing, lock, plain, tensorfile
 from overnight.checkpoint import manifest as manifests
 from overnight.checkpoint.errors import CheckpointError, DamagedError
 from overnight.checkpoint.listing import Entry
 from overnight.checkpoint.manifest import Manifest
+from overnight.checkpoint.parts import States
+
+READING = (ValueError, KeyError, RuntimeError, OSError, TypeError, IndexError, EOFError, pickle.UnpicklingError)
+"""What readers raise for files that they do not know."""
+
+OURS = ("rng", "loader")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +31,7 @@ class Checkpoint:
 
     path: Path
     manifest: Manifest
-    parts: dict[str, Any]
+    parts: dict[str, Any] = field(repr=False)
 
     @property
     def step(self) -> int:
@@ -38,7 +45,7 @@ def newest(folder: Path | str) -> Path | None:
     All of its bytes are read and compared with their digests.
     """
     found = listing.entries(Path(folder))
-    run = listing.current_run(found)
+    run = listing.current_run(found, lock.signed_run(Path(folder)))
     if run is None:
         return None
     return next((entry.path for entry in listing.of_run(found, run.run) if trouble(entry) is None), None)
@@ -75,16 +82,23 @@ def load(path: Path | str) -> Checkpoint:
     return Checkpoint(path=place, manifest=known, parts=read_parts(place, known))
 
 
-def read_parts(folder: Path, known: Manifest) -> dict[str, Any]:
-    """Return the state of each part. The files were verified before."""
-    parts: dict[str, Any] = {}
+def read_parts(folder: Path, known: Manifest) -> States:
+    """Return the state of each part. The files were verified before.
+
+    Tensors lie in the mapped files, but those of the random numbers and of the loader: ``leaves.owned`` copies others.
+    """
+    parts = States()
     try:
         for name in known.files:
             parts.update(_read(folder / name, known))
-    except (ValueError, KeyError, RuntimeError, OSError, pickle.UnpicklingError) as error:
+        for name, about in known.parts.items():
+            parts[name] = _as_it_was(parts[name], about)
+    except READING as error:
         raise CheckpointError(
             f"{folder} is as it was written, but is not read by what is installed: {error}"
         ) from error
+    parts.update({name: leaves.owned(parts[name]) for name in OURS if name in parts})
+    parts.kinds = {name: about["class"] for name, about in known.parts.items() if "class" in about}
     return parts
 
 
@@ -100,7 +114,8 @@ def _read(path: Path, known: Manifest) -> Iterator[tuple[str, Any]]:
         yield from ((part, tree[part]) for part in inside)
     else:
         for part in inside:  # one; the arrays of a .json belong to no part
-            yield part, _flat(path, arrays)
+            keys = known.parts[part].get("keys")
+            yield part, _flat(path, arrays, keys if isinstance(keys, list) else [])
 
 
 def _read_torch(path: Path, inside: list[str], arrays: list[list[Any]]) -> Iterator[tuple[str, Any]]:
@@ -108,20 +123,41 @@ def _read_torch(path: Path, inside: list[str], arrays: list[list[Any]]) -> Itera
 
     tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     for place in arrays:
-        leaves.at_path(tree, [_key(part) for part in place], lambda tensor: _scalar(tensor.numpy().copy()))
+        leaves.at_path(tree, place, lambda tensor: _scalar(tensor.numpy().copy()))
     yield from ((part, tree[part]) for part in inside)
 
 
-def _key(part: Any) -> Any:
-    """Return a key of a dict as it was: JSON has no tuples."""
-    return tuple(_key(one) for one in part) if isinstance(part, list) else part
-
-
-def _flat(path: Path, arrays: list[list[Any]]) -> dict[str, Any]:
+def _flat(path: Path, arrays: list[list[Any]], keys: list[str]) -> dict[str, Any]:
+    """Return named tensors in the order in which they were saved: in the file they lie by size."""
     stored, metadata = tensorfile.read(path)
     numpys = {place[-1] for place in arrays}
     found = {name: _numpy(*held) if name in numpys else _torch(*held) for name, held in stored.items()}
-    return found | {name: found[kept] for name, kept in metadata.items() if kept in found}
+    found |= {name: found[kept] for name, kept in metadata.items() if kept in found}
+    return {name: found[name] for name in dict.fromkeys((*keys, *found)) if name in found}
+
+
+def _as_it_was(state: Any, about: dict[str, Any]) -> Any:
+    """Return a part with what was written in another form as it was, and with the versions of its modules."""
+    whole = [state]
+    for what, path in about.get("others", ()):
+        leaves.at_path(whole, [0, *path], BACK[what])
+    (state,) = whole
+    if "layout" in about and isinstance(state, dict):
+        versions = {name: dict(version) for version, names in about["layout"] for name in names}
+        state = leaves.with_layout(OrderedDict(state), versions)
+    return state
+
+
+def _complex(array: Any) -> Any:
+    return _scalar(array.view("complex128")[..., 0])
+
+
+BACK: dict[str, Callable[[Any], Any]] = {
+    "bytes": lambda _: b"",
+    "int": lambda text: int(text, 16),
+    "complex128": _complex,
+}
+"""What makes of a value, as it is written, what it was; by the words of a manifest."""
 
 
 def _torch(leaf: Any, data: memoryview) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from overnight.checkpoint import environment, listing, reading
+from overnight.checkpoint import environment, listing, lock, reading
 from overnight.checkpoint.errors import CheckpointError, UsageError
 from overnight.checkpoint.given import Given
 from overnight.checkpoint.listing import Entry
@@ -39,8 +39,8 @@ def choose(folder: Path, *, resume: bool | str | os.PathLike[str], say: Say, new
     CheckpointError if there are checkpoints of the run and none can be used: beginning anew would bury them.
     """
     found = listing.entries(folder)
-    latest = listing.current_run(found)
-    anew = Start(entry=None, run=new_run, number=1 + (latest.number if latest else 0), generation=0)
+    latest = listing.current_run(found, lock.signed_run(folder))
+    anew = Start(entry=None, run=new_run, number=_next_number(found), generation=0)
     wanted = os.environ.get("OVERNIGHT_CHECKPOINT") if isinstance(resume, bool) else os.fspath(resume)
     if resume is False:
         if latest is not None:
@@ -64,6 +64,10 @@ def choose(folder: Path, *, resume: bool | str | os.PathLike[str], say: Say, new
         passed.append((entry.path.name, trouble))
         say(f"passed over {entry.path.name}: {trouble}")
     raise CheckpointError(_unusable(folder, passed))
+
+
+def _next_number(found: list[Entry]) -> int:
+    return 1 + max((one.manifest.number for one in found if one.manifest is not None), default=0)
 
 
 def _unusable(folder: Path, passed: list[tuple[str, str]]) -> str:
@@ -99,20 +103,23 @@ def _asked_for(path: Path, folder: Path, found: list[Entry], new_run: str) -> St
         raise CheckpointError(f"{path} cannot be resumed from: {trouble}; choose another one")
     known = entry.manifest
     assert known is not None
-    latest = listing.current_run(found)
     if entry not in found:
-        return Start(entry=entry, run=new_run, number=1 + (latest.number if latest else 0), generation=0)
+        return Start(entry=entry, run=new_run, number=_next_number(found), generation=0)
+    latest = listing.current_run(found, lock.signed_run(folder))
     start = _at(entry, listing.of_run(found, known.run))
     if latest is not None and latest.run != known.run:  # from now on this one is the run that was begun last
-        start = replace(start, number=latest.number + 1)
+        start = replace(start, number=_next_number(found))
     return start
 
 
 def differences(known: Manifest, facts: Mapping[str, Any], versions: Mapping[str, str], config: Any) -> list[str]:
     """Return what is not as it was when the checkpoint was made, each in a few words."""
+    both = (
+        known.versions.keys() & versions.keys()
+    )  # a package that is loaded later, or for one thing only, is no change
     found = [
         *environment.changes(dict(known.environment), dict(facts)),
-        *environment.changes(dict(known.versions), dict(versions)),
+        *environment.changes(*({name: one[name] for name in both} for one in (known.versions, versions))),
     ]
     if known.config is not None or config is not None:
         found += [f"config: {one}" for one in environment.changes(known.config or {}, config or {})]

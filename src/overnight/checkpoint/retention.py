@@ -27,6 +27,16 @@ def asked_for(*, last: Any, best: Any, metric: str | None, mode: str, every: Any
     return Keep(last=last, best=(best or 1) if metric else 0, metric=metric, mode=mode, every=every)
 
 
+def with_last(known: Manifest, last: int) -> Keep:
+    """Return what a run itself keeps, as a manifest of it says, but ``last`` of the last ones."""
+    kept = known.keep
+    best, metric, mode, every = (kept.get(name) for name in ("best", "metric", "mode", "every"))
+    try:
+        return asked_for(last=last, best=best or None, metric=metric, mode=mode or "min", every=every)
+    except UsageError:  # a manifest that somebody has made
+        return Keep(last=last)
+
+
 def removable(known: Mapping[str, Manifest], keep: Keep) -> list[str]:
     """Return the names, oldest first, of what need not be kept of a run's verified checkpoints (name: manifest)."""
     if keep.last is None or not known:

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from overnight.checkpoint import leaves, listing, parts, publish, writing
+from overnight.checkpoint import asking, listing, lock, parts, publish, writing
 from overnight.checkpoint.errors import CheckpointError, SaveError
-from overnight.checkpoint.jobs import FilePlan, Job, Keep, Leaf, Outcome
+from overnight.checkpoint.jobs import Job, Keep, Outcome
 from overnight.checkpoint.leaves import Apart
 from overnight.checkpoint.link import Link
 from overnight.checkpoint.manifest import Manifest
+
+SAY_AFTER_S = 60.0
 
 NEAR = 0.8
 """A save that takes so much of the time that others wait for it is warned about."""
@@ -46,19 +48,20 @@ class Saver:
     """Makes the saves of one run in one folder; the newest finished one is ``saved``."""
 
     def __init__(
-        self, folder: Path, lock: int, how: How, *, say: Callable[[str], None], warn: Callable[[str], None]
+        self, folder: Path, lock_handle: int, how: How, *, say: Callable[[str], None], warn: Callable[[str], None]
     ) -> None:
         self.folder = folder
+        self.lock = lock_handle
         self.how = how
         self.say = say
         self.warn = warn
-        self.link = Link(folder, lock) if how.beside else None
+        self.link = Link(folder, lock_handle) if how.beside else None
         self.saved: int | None = None  # the step of the newest save that became a checkpoint
         self.pending: str | None = None  # why the last save failed, until it was raised or one has succeeded
         self.costs: list[Cost] = []  # of finished saves, to be taken by whoever decides when the next one is due
         self.longest_s = 0.0
         self._stalls: dict[int, float] = {}
-        self._told_wait = False
+        self._told_wait = self._told_within = self._told_grace = False
 
     @property
     def flying(self) -> int | None:
@@ -77,39 +80,52 @@ class Saver:
                 self.warn(f"nothing can be saved for now: {error}")  # and the next save tries it again
         return size
 
-    def save(self, states: Mapping[str, Any], draft: Manifest) -> None:
+    def save(self, states: Mapping[str, Any], draft: Manifest, *, beside: bool = True) -> None:
         """Save beside the training, or at once; a save that fails is told and remembered, never raised here."""
         began = time.monotonic()
-        apart = Apart()
         try:
-            files, about, arrays = parts.plan(states, apart)
+            if not lock.held(self.lock, self.folder):
+                lock.take_again(self.lock, self.folder, say=self.say)
+            job, live = self._job(states, draft)
         except CheckpointError as error:
             self._settle(Outcome(step=draft.step, error=str(error)))
             return
-        draft = replace(draft, parts=about, arrays=arrays)
+        started_s = 0.0
+        if self.link is not None and self.link.busy is not None:
+            started_s = self._wait_for(self.link.busy.step)
+        outcome = None
+        if self.link is None or not beside or not self._submit(job, live):
+            outcome = writing.perform(job, live=live)
+        self._stalls[draft.step] = time.monotonic() - began - started_s
+        if outcome is not None:
+            self._settle(outcome)
+
+    def _job(self, states: Mapping[str, Any], draft: Manifest) -> tuple[Job, list[Any]]:
+        apart = Apart()
+        files, about, arrays = parts.plan(states, apart)
+        draft = replace(draft, parts=about, arrays=arrays, keep=asdict(self.how.keep))
         job = Job(
             folder=str(self.folder),
             step=draft.step,
             manifest={key: value for key, value in asdict(draft).items() if key != "files"},
             files=files,
-            leaves=_exempted(apart.leaves, files, draft.exempt),
+            leaves=parts.judged(states, apart, draft.exempt),
             keep=self.how.keep,
             read_back=self.how.read_back,
         )
-        if self.link is None:
-            outcome = writing.perform(job, [leaves.buffer(live) for live in apart.live])
-            self._stalls[draft.step] = time.monotonic() - began
-            self._settle(outcome)
-            return
-        started_s = 0.0
-        if self.link.busy is not None:
-            started_s = self._wait_for(self.link.busy.step)
+        return job, apart.live
+
+    def _submit(self, job: Job, live: Sequence[Any]) -> bool:
+        """Hand a job to the writer; False, told once, where that cannot be: then the training itself saves."""
+        assert self.link is not None
         try:
-            self.link.submit(job, apart.live)
-        except SaveError as error:
-            self._settle(Outcome(step=draft.step, error=str(error)))
-            return
-        self._stalls[draft.step] = time.monotonic() - began - started_s
+            self.link.submit(job, live)
+        except (SaveError, RuntimeError, TypeError, ValueError) as error:  # the latter three: of tensors, or of CUDA
+            if not self._told_within:
+                self._told_within = True
+                self.warn(f"the training itself saves, and waits for it, as long as this is so: {error}")
+            return False
+        return True
 
     def _wait_for(self, step: int) -> float:
         """Let the save in flight end first: each of them must become a checkpoint, or none would be new.
@@ -118,7 +134,7 @@ class Saver:
         """
         assert self.link is not None
         began, first = time.monotonic(), not self.longest_s
-        self._hear(self.link.wait())
+        self.wait()
         waited_s = time.monotonic() - began
         if not self._told_wait and waited_s > 0.05 and not first:
             self._told_wait = True
@@ -134,9 +150,12 @@ class Saver:
             self._hear(self.link.poll())
 
     def wait(self) -> None:
-        """Wait until nothing is in flight."""
-        if self.link is not None and self.link.busy is not None:
-            self._hear(self.link.wait())
+        """Wait until nothing is in flight; who is waited for is said if it is long."""
+        while self.link is not None and (flying := self.link.busy) is not None:
+            outcome = self.link.wait(SAY_AFTER_S)
+            if outcome is None and self.link.busy is not None:
+                self.say(f"waiting for the save of step {flying.step} by process {self.link.pid} (ckpt-writer)")
+            self._hear(outcome)
 
     def raise_pending(self) -> None:
         """Raise SaveError for a save that failed since this was last asked."""
@@ -173,24 +192,23 @@ class Saver:
             self.warn(f"{name} holds NaN or infinity: it is never resumed from, and takes no good one's place")
         for note in outcome.notes:
             self.warn(note)
+        self._compare(outcome)
+
+    def _compare(self, outcome: Outcome) -> None:
+        """Say where a save takes longer than others, or whoever ends this training, would wait for it."""
+        granted_s = asking.granted_s()
+        if granted_s is not None and NEAR * granted_s < outcome.seconds and not self._told_grace:
+            self._told_grace = True
+            self.warn(
+                f"a save takes {outcome.seconds:.1f} s and a stop leaves {granted_s:g} s: the last save may be lost; "
+                f"give `overnight run` a --grace of twice as long as a save"
+            )
         if self.how.timeout_s is not None and outcome.seconds >= NEAR * self.how.timeout_s:
             share = outcome.seconds / self.how.timeout_s
             self.warn(
                 f"the save of step {outcome.step} took {outcome.seconds:.1f} s, {share:.0%} of the "
                 f"{self.how.timeout_s:g} s after which others give up waiting"
             )
-
-
-def _exempted(found: Sequence[Leaf], files: Sequence[FilePlan], exempt: Sequence[str]) -> tuple[Leaf, ...]:
-    """Return the leaves, those of the named tensors of the model marked: they were not finite before training."""
-    known = [*found]
-    for plan in files:
-        if plan.name == "model.safetensors":
-            for name in exempt:
-                if name in plan.tree:
-                    at = plan.tree[name].leaf
-                    known[at] = replace(known[at], exempt=True)
-    return tuple(known)
 
 
 def room_for(folder: Path, size: int, keep: Keep, run: str) -> str | None:
@@ -202,14 +220,14 @@ def room_for(folder: Path, size: int, keep: Keep, run: str) -> str | None:
     one = int(writing.ROOM * size)
     count = (keep.last or 1) + 1 + (keep.best if keep.metric else 0)
     sizes = f"{publish.in_words(size)} each, {publish.in_words(free)} free"
-    if one > free:
+    held = sum(entry.manifest.size for entry in listing.of_run(listing.entries(folder), run) if entry.manifest)
+    if one > free and not held:  # a training that was started again goes on, though it cannot save for now
         raise CheckpointError(
             f"{folder} has no room for a single checkpoint ({sizes}): free some space, or give a folder on another disk"
         )
-    held = sum(entry.manifest.size for entry in listing.of_run(listing.entries(folder), run) if entry.manifest)
     if one * count > free + held:
         return (
-            f"{folder} will not hold {count} checkpoints ({keep.last or 1} kept and one being written; {sizes}): "
+            f"{folder} will not hold {count} checkpoints ({count - 1} kept and one being written; {sizes}): "
             f"saves will fail when it is full; free some space or keep fewer"
         )
     return None

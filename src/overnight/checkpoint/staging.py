@@ -21,6 +21,7 @@ from typing import Any
 from overnight.checkpoint.errors import SaveError
 from overnight.checkpoint.jobs import Leaf
 from overnight.checkpoint.leaves import NUMPY_NAMES, TORCH_NAMES
+from overnight.checkpoint.lock import above_standard
 from overnight.checkpoint.pinned import Pending, Pinned
 
 PAGE = 4096
@@ -38,7 +39,7 @@ class Arena:
     """One piece of anonymous shared memory (``fd``). It only grows; each leaf begins at a multiple of 4 KiB."""
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("overnight-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = above_standard(os.memfd_create("overnight-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.pending: Pending | None = None
         """What of the last copy is still on its way from a GPU; None if all of it is here."""
@@ -140,8 +141,9 @@ class Arena:
 
     def pin(self) -> None:
         """Register the memory with CUDA, once, where CUDA is in use."""
-        if self._map is not None and self.pinned.usable():
-            self.pinned.register(self.address, len(self._map))
+        with self._lock:  # the thread that warms comes here, too
+            if self._map is not None and self.pinned.usable():
+                self.pinned.register(self.address, len(self._map))
 
     def _targets(self, places: Sequence[int], leaves: tuple[Leaf, ...]) -> list[Any]:
         """Return a tensor or array over each leaf's place; those of the last save if its leaves were the same."""

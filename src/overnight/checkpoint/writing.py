@@ -23,7 +23,7 @@ from overnight.checkpoint import manifest as manifests
 from overnight.checkpoint.direct import DirectFile
 from overnight.checkpoint.errors import CheckpointError, DamagedError
 from overnight.checkpoint.finite import all_finite
-from overnight.checkpoint.jobs import FilePlan, Job, Leaf, Outcome
+from overnight.checkpoint.jobs import FilePlan, Job, Keep, Leaf, Outcome
 from overnight.checkpoint.manifest import FileFacts, Manifest
 
 ROOM = 1.1
@@ -43,14 +43,17 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def perform(job: Job, data: Data) -> Outcome:
-    """Write a checkpoint and return what became of it; a failed save is an Outcome with its reason, never raised."""
+def perform(job: Job, data: Data = (), *, live: Sequence[Any] = ()) -> Outcome:
+    """Write a checkpoint and return what became of it; a failed save is an Outcome with its reason, never raised.
+
+    ``data`` are the bytes of the job's leaves, in their order; or ``live`` the tensors and arrays themselves.
+    """
     began = time.monotonic()
     folder = Path(job.folder)
     temporary: Path | None = None
     opened: list[DirectFile] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it, with all that lay in it
+        data = data or [leaves.buffer(one) for one in live]
         publish.sweep(folder)  # what a writer that was killed has left: it may be what the disk is full of
         _make_room(folder, job)
         temporary = publish.begin(folder, job.step)
@@ -61,15 +64,15 @@ def perform(job: Job, data: Data) -> Outcome:
         made = _sealed(temporary, job, files.facts, finite=finite)
         if job.read_back:
             _read_back(temporary, made)
-        path = publish.publish(temporary, folder, job.step, lambda there: _older_one_of(there, made))
+        path = publish.publish(temporary, folder, job.step, lambda there: _may_go_for(there, made))
         _verified[str(path)] = _facts(made)
-    except (OSError, RuntimeError, CheckpointError, ValueError, TypeError, MemoryError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, a save that fails must never end a training
         if temporary is not None:
             _forget(temporary)
         reason = _reason(error, opened, folder)
         return Outcome(step=job.step, error=reason, seconds=time.monotonic() - began)
     took_s = time.monotonic() - began
-    removed, notes = _retain(folder, made, job)
+    removed, notes = _retain(folder, made.run, job.keep)
     return Outcome(
         step=job.step, path=str(path), size=made.size, seconds=took_s, finite=finite, removed=removed, notes=notes
     )
@@ -78,6 +81,9 @@ def perform(job: Job, data: Data) -> Outcome:
 def _make_room(folder: Path, job: Job) -> None:
     needed = int(ROOM * (sum(leaf.size for leaf in job.leaves) + (64 << 10)))
     free = publish.free_bytes(folder)
+    if free < needed:  # killed between a save and what follows it, lives in a row may have left more than are kept
+        _retain(folder, job.manifest["run"], job.keep)
+        free = publish.free_bytes(folder)
     if free < needed:
         raise CheckpointError(
             f"{folder} has {publish.in_words(free)} free and a checkpoint needs {publish.in_words(needed)}; "
@@ -187,12 +193,13 @@ def _sealed(temporary: Path, job: Job, files: Mapping[str, FileFacts], *, finite
     return made
 
 
-def _older_one_of(there: Path, made: Manifest) -> bool:
-    """Say whether what lies under the name is this run's own, so that it may be replaced."""
+def _may_go_for(there: Path, made: Manifest) -> bool:
+    """Say whether what lies under the name is this run's own, and may go for this one: no good one for a bad one."""
     try:
-        return manifests.read(there).run == made.run
+        old = manifests.read(there)
     except DamagedError:
         return False
+    return old.run == made.run and (made.healthy or not old.healthy) and not there.is_symlink()
 
 
 def _read_back(temporary: Path, made: Manifest) -> None:
@@ -237,19 +244,19 @@ def _facts(known: Manifest) -> str:
     return json.dumps({name: facts.xxh3_128 for name, facts in sorted(known.files.items())})
 
 
-def _retain(folder: Path, made: Manifest, job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _retain(folder: Path, run: str, keep: Keep) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Remove what need not be kept, as far as what is kept has been verified; return (names removed, notes)."""
     removed, notes = [], []
     try:
         mine = {
             one.path.name: one
-            for one in listing.of_run(listing.entries(folder), made.run)
+            for one in listing.of_run(listing.entries(folder), run)
             # Whoever gave one another name, or copied it under one, wants to have it.
-            if one.problem is None and listing.NAMED.fullmatch(one.path.name)
+            if one.problem is None and listing.NAMED.fullmatch(one.path.name) and not one.path.is_symlink()
         }
         known = {name: one.manifest for name, one in mine.items() if one.manifest is not None}
         for _ in range(len(known)):
-            gone = retention.removable(known, job.keep)
+            gone = retention.removable(known, keep)
             if not gone:
                 break
             # Whoever stays must be good: it is read once in each process, at the first time something is to go.
@@ -259,12 +266,12 @@ def _retain(folder: Path, made: Manifest, job: Job) -> tuple[tuple[str, ...], tu
             for name in bad:
                 notes.append(f"{folder / name} is damaged: it is neither counted nor removed")
                 del known[name]
-        for name in retention.removable(known, job.keep):
+        for name in retention.removable(known, keep):
             publish.discard(folder / name)
             _verified.pop(str(folder / name), None)
             removed.append(name)
-    except OSError as error:
-        notes.append(f"older checkpoints in {folder} could not be removed: {error.strerror}")
+    except Exception as error:  # noqa: BLE001 - the save has succeeded, and what is not removed now is removed later
+        notes.append(f"older checkpoints in {folder} could not be removed: {error}")
     return tuple(removed), tuple(notes)
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from overnight.cli.parser import new_parser
-from overnight.errors import UsageError
+from overnight.errors import FolderError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from overnight.inspector.checking import Report
     from overnight.inspector.findings import Found
+    from overnight.inspector.removing import Removal
 
 EXAMPLES = """\
   overnight checkpoints out                 what is there, and how good it is
@@ -25,7 +26,8 @@ EXAMPLES = """\
   overnight checkpoints out --prune --keep-last 3 --dry-run
   overnight checkpoints out --json | jq -r '.checkpoints[] | select(.problem)'
 
-exits 1 if --verify finds damage, if --newest finds none, or if --prune cannot;
+exits 1 if --verify finds damage or cannot look, if --newest finds
+none, or if --prune cannot; --prune removes nothing where the order is in doubt;
 nothing in a checkpoint is ever run or unpickled
 """
 
@@ -35,11 +37,11 @@ DEFAULT_MAX = "5G"
 def checkpoints(words: list[str]) -> int:
     """List the checkpoints of a folder, of any maker."""
     args = _parsed(words)
-    from overnight.inspector import checking, pruning
+    from overnight.inspector import checking, removing
 
     limit, removed, progress = _limit(args.verify_max), None, Progress()
     if args.prune and not args.dry_run and os.path.isdir(args.place):
-        with pruning.locked(Path(os.path.abspath(args.place))) as handle:  # from the look to the end nobody may write
+        with removing.locked(Path(os.path.abspath(args.place))) as handle:  # from the look to the end nobody may write
             report = checking.look(args.place, limit=limit, say=progress)
             removed = _prune(report, args, handle)
     else:
@@ -49,9 +51,20 @@ def checkpoints(words: list[str]) -> int:
     _print(report, args, removed)
     if args.newest and report.newest is None:
         return 1
-    if args.verify and report.damaged:
+    if args.verify and (report.damaged or _unread(report, limit)):
         return 1
     return 1 if removed is not None and removed.failed else 0
+
+
+def _unread(report: Report, limit: int) -> bool:
+    """Say on stderr if content was not looked at; whether it should have been: the look was cut off.
+
+    What lies beyond ``--verify-max`` was not asked for.
+    """
+    if report.cut_off or (limit and report.unchecked):
+        way = "try again" if report.cut_off else "give a larger --verify-max"
+        print(f"overnight: not all content was looked at, so this is no proof that all is good; {way}", file=sys.stderr)
+    return report.cut_off
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
@@ -67,6 +80,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--verify-max", metavar="SIZE", help=about)
     parser.add_argument("--json", action="store_true", help="print one object, full precision, null for unknown")
     args = parser.parse_args(words)
+    if not args.place:
+        parser.error("DIR is empty; give a folder of checkpoints, or . for this one")
     if args.prune and args.keep_last is None:
         parser.error("--prune needs --keep-last K")
     if not args.prune and args.keep_last is not None:
@@ -120,56 +135,29 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-class Removed:
-    """What a prune has removed, would remove, or could not: ``paths``, and ``failed`` with the reason by path."""
+def _prune(report: Report, args: argparse.Namespace, handle: int | None) -> Removal:
+    """Remove what may go; without a handle of the folder only say what would. FolderError where that is in doubt."""
+    from overnight.inspector import pruning, removing
 
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-        self.failed: dict[str, str] = {}
-        self.kept: dict[str, str] = {}
-
-
-def _prune(report: Report, args: argparse.Namespace, handle: int | None) -> Removed:
-    """Remove what may go; without a handle of the folder only say what would."""
-    from overnight.inspector import choosing, pruning
-
-    removed = Removed()
-    going, removed.kept = choosing.pruned(report.found, args.keep_last, _spared(report))
-    kept = [one for one in choosing.candidates(report.found) if one not in going][: args.keep_last]
-    unread = [one for one in kept if one.path in report.unchecked]
-    if going and unread:
+    links = report.pointed | pruning.pointed_to(Path(report.place))
+    plan = pruning.plan(report.found, args.keep_last, pointed=links, names=report.names)
+    if plan.refused is not None:
+        raise FolderError(f"{report.place}: {plan.refused}")
+    unread = [one for one in plan.kept if one.path in report.unchecked]
+    if plan.going and unread:
         name = os.path.basename(unread[0].path)
-        raise UsageError(
-            f"nothing is removed while {name}, which would be kept, is not known to be good: "
-            f"give a larger --verify-max than {args.verify_max or DEFAULT_MAX}"
-        )
-    if handle is None:
-        removed.paths = [one.path for one in going]
-        return removed
-    for one in going:
-        try:
-            pruning.remove(handle, os.path.basename(one.path))
-        except OSError as error:
-            removed.failed[one.path] = error.strerror or str(error)
-        else:
-            removed.paths.append(one.path)
-    gone = set(removed.paths)
-    report.found = [one for one in report.found if one.path not in gone]
+        said = f"nothing is removed while {name}, which would be kept, is not known to be good"
+        if report.cut_off:
+            raise FolderError(f"{said}: the process that reads the content was ended; try again")
+        raise UsageError(f"{said}: give a larger --verify-max than {args.verify_max or DEFAULT_MAX}")
+    removed = removing.carry_out(plan, handle)
+    if handle is not None:
+        gone = set(removed.paths)
+        report.found = [one for one in report.found if one.path not in gone]
     return removed
 
 
-def _spared(report: Report) -> frozenset[str]:
-    """Return what is kept because something points to it: a link, or the newest one's word for the best."""
-    from overnight.inspector.lightning import best_of
-
-    newest = report.newest
-    best = best_of(newest) if newest is not None else []
-    named = {one.path for one in report.found if os.path.basename(one.path) in best}
-    links = {one.path for one in report.found if os.path.islink(one.path)}
-    return report.pointed | named | links
-
-
-def _print(report: Report, args: argparse.Namespace, removed: Removed | None) -> None:
+def _print(report: Report, args: argparse.Namespace, removed: Removal | None) -> None:
     if args.json:
         import json
 
@@ -178,11 +166,16 @@ def _print(report: Report, args: argparse.Namespace, removed: Removed | None) ->
         print(json.dumps(jsonable(document(report, removed, dry=args.dry_run)), allow_nan=False))
         return
     if args.newest:
+        from overnight.printable import harmless
+
         newest = report.newest
         if newest is None:
             print(f"overnight: {_none(report)}", file=sys.stderr)
         else:
-            print(newest.path)
+            _path(newest.path)
+            for note in report.notes:
+                if note.startswith(os.path.basename(newest.path)):
+                    print(f"overnight: {harmless(note)}", file=sys.stderr)
         return
     from overnight.cli import checkpointtable
     from overnight.cli.terminal import colours
@@ -190,6 +183,17 @@ def _print(report: Report, args: argparse.Namespace, removed: Removed | None) ->
     print(checkpointtable.table(report, now=time.time(), colours=colours()))
     if removed is not None:
         print(checkpointtable.removal(removed.paths, removed.failed, removed.kept, dry=args.dry_run))
+
+
+def _path(path: str) -> None:
+    """Print a path as it is, byte for byte: a program reads it."""
+    out = getattr(sys.stdout, "buffer", None)
+    if out is None:
+        print(path)
+        return
+    sys.stdout.flush()
+    out.write(os.fsencode(path) + b"\n")
+    out.flush()
 
 
 def _none(report: Report) -> str:
@@ -203,7 +207,7 @@ def _none(report: Report) -> str:
     return harmless(f"none in {report.place} is good; {os.path.basename(first.path)}: {said}")
 
 
-def document(report: Report, removed: Removed | None, *, dry: bool) -> dict[str, Any]:
+def document(report: Report, removed: Removal | None, *, dry: bool) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     newest = report.newest
     value: dict[str, Any] = {
@@ -233,6 +237,6 @@ def _one(found: Found, *, checked: bool) -> dict[str, Any]:
         "problem": found.problem,
         "healthy": found.healthy,
         "checked": checked,
-        "run": found.values.get("run"),
+        "run": found.values.get("run") if found.maker == "overnight" else None,
         "notes": list(found.notes),
     }

@@ -54,6 +54,8 @@ def _state(found: Found, *, unchecked: bool, foreign: bool) -> str:
         return problem or ("NaN or infinity in it" if found.finite is False else "saved while unhealthy")
     if found.complete is None:
         return f"unknown: {problem}" if problem else "unknown"
+    if problem is not None:
+        return f"doubtful: {problem}"
     good = "good, its content not read" if unchecked else "good"
     return "" if foreign and good == "good" else good
 
@@ -112,7 +114,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _row(begin: str, found: Found, report: Report, *, colours: bool, width: int) -> list[str]:
     """Return a line, or several: a state that finds no room beside the figures stands below them."""
     said = harmless(state(found, unchecked=found.path in report.unchecked))
-    bad = False in (found.complete, found.intact, found.finite, found.healthy)
+    bad = found.problem is not None or False in (found.complete, found.intact, found.finite, found.healthy)
     if len(begin) + 2 + len(said) <= width:
         return [f"{begin}  {red(said, colours=colours and bad)}"]
     below = folded(said, " " * 8, width=width)
@@ -121,7 +123,7 @@ def _row(begin: str, found: Found, report: Report, *, colours: bool, width: int)
 
 def _verdict(report: Report, newest: Found | None) -> str:
     if newest is None and any(choosing.usable(one) and one.own is not False for one in report.found):
-        return "several are good, but nothing in them says which is the newest: no step, and no number in the name"
+        return "several are good, but nothing in them says which is the newest: no step, and no names that tell it"
     if newest is None:
         return "nothing here is good enough to resume from"
     step = "" if newest.step is None else f", step {newest.step}"

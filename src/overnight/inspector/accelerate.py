@@ -7,13 +7,15 @@ objects that the user registered last; nothing marks the end. Its own ``load_sta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
+from overnight.inspector import naming
 from overnight.inspector.findings import Budget, Found
 from overnight.inspector.folders import Folder, whole_number
-from overnight.inspector.joining import NO_OPTIMIZER, gaps, joined
+from overnight.inspector.joining import NO_OPTIMIZER, gaps, joined, lacking
 
 NAME = re.compile(r"checkpoint_(\d{1,18})")
 MODEL = re.compile(r"(?:model|pytorch_model)(?:_\d+)?\.(?:safetensors|bin)")
@@ -24,6 +26,11 @@ STATES = re.compile(r"(?:scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.
 RANDOM = re.compile(r"random_states_(\d{1,7})\.pkl")
 CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")
 SHARDED = re.compile(r"(?:pytorch_model_fsdp|optimizer|pytorch_model)(?:_\d+)?")
+BELONGS = re.compile(
+    "|".join(f"(?:{one.pattern})" for one in (MODEL, SHARD, INDEX, OPTIMIZER, STATES, RANDOM, CUSTOM))
+    + rf"|{SHARDED.pattern}/(?:\.metadata|[^/]+\.(?:distcp|pt))|latest|zero_to_fp32\.py"
+)
+"""All that ``save_state`` puts into a folder, as paths below it."""
 ADAM_STEP = re.compile(r"(?:.*\.)?state\.[^.]+\.step")
 
 Read = Callable[[Path, Budget], Found]
@@ -35,7 +42,9 @@ def claims(folder: Folder) -> bool:
         return True
     if "optimizer.bin" in folder.files and "trainer_state.json" not in folder.files:
         return True
-    return NAME.fullmatch(folder.name) is not None
+    theirs = any(_belongs(name) for name in folder.files)
+    foreign = any(name.endswith(naming.FILES) for name in folder.files)
+    return NAME.fullmatch(folder.name) is not None and (theirs or not (foreign or folder.folders))
 
 
 def look(folder: Folder, budget: Budget, read: Read) -> Found:
@@ -95,17 +104,11 @@ def _step(parts: Mapping[str, Found]) -> int | None:
     return None
 
 
-def beside(found: Found, others: Sequence[Found]) -> Found:
-    """Return the finding, incomplete where it lacks what all that are complete beside it have.
+def beside(found: Found, before: AbstractSet[str]) -> Found:
+    """Return the finding, incomplete where it lacks a file that all complete ones saved before it have.
 
     Nothing in a folder tells that the user's own objects, which are written last, are still to come; those that were
     saved before do.
     """
-    mine = found.values.get("files")
-    theirs = [set(one.values["files"]) for one in others if one.complete is True and "files" in one.values]
-    if found.complete is not True or not isinstance(mine, tuple) or not theirs:
-        return found
-    lacking = sorted(name for name in set.intersection(*theirs) - set(mine) if not RANDOM.fullmatch(name))
-    if not lacking:
-        return found
-    return replace(found, complete=False, problem=f"{lacking[0]} missing, which those saved before it have")
+    told = lacking(found, {name for name in before if not RANDOM.fullmatch(name)})
+    return found if told is found else replace(told, complete=False)

@@ -5,17 +5,15 @@ Arrays of objects are pickles; they are left unread. Archives of torch inside ot
 
 from __future__ import annotations
 
-import ast
-import math
 import re
 from pathlib import Path
-from typing import Any
 
 from overnight.inspector import torchzip, zips
 from overnight.inspector.counts import Counts
 from overnight.inspector.findings import Budget, Damage, Found
-from overnight.inspector.objects import NUMPY, SIZES, Place, Storage, Tensor, number
-from overnight.inspector.scanning import finite_piece, finite_tensor
+from overnight.inspector.objects import LARGEST_COUNT, MOST_DIMENSIONS, NUMPY, SIZES, Storage, Tensor, count_of, number
+from overnight.inspector.places import Place
+from overnight.inspector.scanning import dense_strides, finite_piece, finite_tensor
 from overnight.inspector.source import Window
 from overnight.inspector.torchzip import Inside, look_with
 
@@ -23,6 +21,8 @@ NPY = b"\x93NUMPY"
 LARGEST_HEADER = 1 << 16
 MOST_WINDOWS = 1_000  # archives inside an archive
 _SAID = r"\{'descr': (.*), 'fortran_order': (True|False), 'shape': \(([\d, ]*)\),? ?\}\s*"
+_DESCRIBED = r"'([^'\\]{1,200})'|\[.*\]"
+_FIRST = 256  # bytes of an array's file that hold all of an ordinary header and one number
 _BEGIN = 12 + LARGEST_HEADER
 
 
@@ -72,13 +72,23 @@ def _header(window_name: str, begin: bytes) -> tuple[str | None, tuple[int, ...]
     found = re.fullmatch(_SAID, text, re.DOTALL)
     if found is None:
         raise Damage(f"{window_name} has a header that says no shape")
-    shape = tuple(int(one) for one in found[3].replace(" ", "").split(",") if one and len(one) < 20)
-    try:
-        described = ast.literal_eval(found[1]) if len(found[1]) < 100 else None
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise Damage(f"{window_name} has a header that says no dtype") from None
-    plain = described if isinstance(described, str) else ""
+    said = [one for one in found[3].replace(" ", "").split(",") if one]
+    shape = tuple(int(one) if len(one) < 20 else LARGEST_COUNT for one in said[:MOST_DIMENSIONS])
+    described = re.fullmatch(_DESCRIBED, found[1], re.DOTALL)
+    if described is None:
+        raise Damage(f"{window_name} has a header that says no dtype")
+    if len(said) > MOST_DIMENSIONS or count_of(shape) >= LARGEST_COUNT:
+        raise Damage(f"{window_name} has a header that says an absurd shape", complete=False)
+    plain = described[1] or ""
+    shape = shape if found[2] == "False" else shape[::-1]
     return NUMPY.get(plain.lstrip("<>|=")), shape, plain.startswith(">"), 8 + wide + size
+
+
+def _begin(archive: zips.Archive, member: zips.Member) -> bytes:
+    """The begin of an array's file, with its header and a number."""
+    begin = archive.begin(member, _FIRST)
+    long = int.from_bytes(begin[8:12], "little") if begin[6:7] != b"\1" else int.from_bytes(begin[8:10], "little")
+    return begin if long + 32 < _FIRST else archive.begin(member, min(long + 32, _BEGIN))
 
 
 def _structure(archive: zips.Archive, inside: Inside, *, npz: bool) -> None:
@@ -90,46 +100,46 @@ def _structure(archive: zips.Archive, inside: Inside, *, npz: bool) -> None:
                 inside.notes.append(f"{archive.window.name} holds {name[:80]}, which is no array")
             continue
         where = f"{name[:80]} in {archive.window.name}"
-        begin = archive.begin(member)
-        dtype, shape, big, header = _header(where, begin[:_BEGIN])
+        begin = _begin(archive, member)
+        dtype, shape, big, header = _header(where, begin)
         inside.tensors += 1
         if dtype is None:
             continue
-        wanted = math.prod(shape) * SIZES[dtype]
+        wanted = count_of(shape) * SIZES[dtype]
         if header + wanted != member.size:
             raise Damage(f"{where} has not the bytes that its shape needs", complete=False)
-        if math.prod(shape) == 1:
+        if count_of(shape) == 1:
             value = number(dtype, begin[header : header + SIZES[dtype]], big=big)
-            place = Place(None, None, 0, watched=True)
-            for part in re.split(r"[./]", name.removesuffix(".npy"))[:12]:
-                place = place.below(part)
-            counts.take(place, value)
+            counts.take(_place(name), value)
     inside.step, inside.values = counts.step, counts.values
+
+
+def _place(name: str) -> Place:
+    return Place().path(name.removesuffix(".npy").replace("/", "."))
 
 
 def _member(archive: zips.Archive, name: str, member: zips.Member, inside: Inside) -> None:
     """Compare the CRC of one member, and look at its numbers if it is an array."""
     key = name.removesuffix(".npy")
-    watched = key != name and Place(None, None, 0, watched=True).below(key.rpartition("/")[2]).watched
-    if not watched:
+    dtype, shape, big, header = _header(name, _begin(archive, member)) if key != name else (None, (), False, 0)
+    if dtype is None or not _place(name).watches(shape):
         for _ in archive.content(member):
             pass
         return
-    dtype, shape, big, header = _header(name, archive.begin(member)[:_BEGIN])
     suspect = False
     rest = b""
     left = header
     for piece in archive.content(member):
         view = piece[min(left, len(piece)) :]
         left -= len(piece) - len(view)
-        if dtype is None or suspect:
+        if suspect:
             continue
         if rest:
             view = memoryview(rest + view)
         whole = len(view) // SIZES[dtype] * SIZES[dtype]
         suspect = not finite_piece(dtype, view[:whole], big=big)
         rest = bytes(view[whole:])
-    if suspect and dtype is not None and not _meant(archive, member, dtype, shape, header, big=big):
+    if suspect and not _meant(archive, member, dtype, shape, header, big=big):
         inside.finite = False
         inside.problem = inside.problem or f"{archive.window.name}: {key[:80]} holds NaN or infinity"
 
@@ -141,13 +151,13 @@ def _meant(
     if member.method != zips.STORED:
         return False
     data = archive.data(member).part(header, member.size - header, member.name)
-    return finite_tensor(data, flat(dtype, math.prod(shape)), big=big)
+    return finite_tensor(data, dense(dtype, shape), mask=_place(member.name).mask(), big=big)
 
 
-def flat(dtype: str, numel: int) -> Tensor:
-    """Return a tensor of as many numbers in a row."""
-    storage = Storage(key="", dtype=dtype, numel=numel)
-    return Tensor(storage=storage, dtype=dtype, offset=0, shape=(numel,), stride=(1,))
+def dense(dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor whose numbers lie one after the other."""
+    storage = Storage(key="", dtype=dtype, numel=count_of(shape))
+    return Tensor(storage=storage, dtype=dtype, offset=0, shape=shape, stride=dense_strides(shape))
 
 
 def _npy_file(window: Window, budget: Budget, inside: Inside) -> None:
@@ -156,7 +166,7 @@ def _npy_file(window: Window, budget: Budget, inside: Inside) -> None:
     if dtype is None:
         inside.notes.append(f"{window.name} holds what is no plain number; it is not read")
         return
-    data: Any = math.prod(shape) * SIZES[dtype]
+    data = count_of(shape) * SIZES[dtype]
     if header + data != window.size:
         have = window.size - header
         raise Damage(f"{window.name} has {have:,} bytes of numbers instead of {data:,}", complete=have > data and None)
@@ -164,7 +174,8 @@ def _npy_file(window: Window, budget: Budget, inside: Inside) -> None:
     if not budget.spend(window.size):
         inside.notes.append(f"the numbers of {window.name} were not looked at: it has {window.size:,} bytes")
         return
-    inside.finite = finite_tensor(window.part(header, data, window.name), flat(dtype, math.prod(shape)), big=big)
+    numbers = window.part(header, data, window.name)
+    inside.finite = finite_tensor(numbers, dense(dtype, shape), mask=_place(window.name).mask(), big=big)
     if not inside.finite:
         raise Damage(f"{window.name} holds NaN or infinity", intact=None)
 

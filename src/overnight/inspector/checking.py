@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from overnight.checkpoint import lock as locks
+from overnight.errors import UsageError
 from overnight.inspector import choosing, side, walk
 from overnight.inspector.findings import Budget, Found
 from overnight.sweep import each
@@ -19,14 +21,18 @@ from overnight.sweep import each
 class Report:
     """What lies at ``place``, newest first, with what its content has shown.
 
-    ``unchecked`` are paths whose content was not looked at, or not all of it. ``pointed``: paths to which a link leads.
+    ``unchecked`` are paths whose content was not looked at, or not all of it; ``cut_off``: because the process that
+    reads it could not, and not for the limit's sake. ``pointed``: paths to which a link leads, ``names``: all that lies
+    there.
     """
 
     place: str
     found: list[Found]
     notes: list[str] = field(default_factory=list)
     unchecked: set[str] = field(default_factory=set)
+    cut_off: bool = False
     pointed: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
 
     @property
     def newest(self) -> Found | None:
@@ -35,8 +41,13 @@ class Report:
 
     @property
     def damaged(self) -> list[Found]:
-        """What is not as it should be: incomplete, damaged, or with NaN in it."""
-        return [one for one in self.found if False in (one.complete, one.intact, one.finite)]
+        """What is not as it should be: incomplete, damaged, with NaN in it, or not readable as what its name says."""
+        return [one for one in self.found if not _sound(one)]
+
+
+def _sound(found: Found) -> bool:
+    told = found.problem is not None and found.healthy is not False  # that a training was not healthy is no damage
+    return found.complete is True and not told and False not in (found.intact, found.finite)
 
 
 def look(
@@ -51,17 +62,21 @@ def look(
     ``limit`` are the bytes that are read for content, None for all. ``enough`` may end the reading early, ``say`` is
     told each path whose content is known now.
     """
+    if not place:
+        raise UsageError("an empty name is no place to look at; give a folder of checkpoints, or . for this one")
     path = Path(os.path.abspath(place))
     survey = walk.survey(path, Budget(0), each)
     report = Report(
         place=str(path),
-        found=choosing.newest_first(choosing.with_owner(survey.found)),
+        found=choosing.newest_first(choosing.with_owner(survey.found, locks.signed_run(path))),
         notes=survey.notes,
         pointed=survey.pointed,
+        names=survey.names,
     )
     _content(report, limit, enough or (lambda _: False), say or (lambda _: None))
     there = [one for one in report.found if os.path.lexists(one.path)]  # a training beside us may have let some go
     report.found = choosing.newest_first(there)
+    report.notes.extend(choosing.about(report.found))
     return report
 
 
@@ -84,7 +99,9 @@ def _content(report: Report, limit: int | None, enough: Callable[[Report], bool]
                     return
             code = process.process.wait() if process.process else 0
     except OSError as error:
+        report.cut_off = True
         report.notes.append(f"content was not looked at: no process could be started for it ({error.strerror})")
         return
     if code:
+        report.cut_off = True
         report.notes.append("content was not looked at to the end: the process that read it was ended")

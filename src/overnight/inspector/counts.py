@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from overnight.inspector.objects import Array, Place, Storage, Tensor
+from overnight.inspector.objects import Array, Storage, Tensor
+from overnight.inspector.places import Place
 
 MOST = 2_000
 MOST_READS = 500  # tensors of one number, each a read of the disk
 LONGEST = 200
+LARGEST = 1 << 63
 
 _NAMES = (
     "global_step", "step", "iteration", "iter", "iter_num", "num_updates", "global_steps", "steps", "iterations",
@@ -54,7 +56,9 @@ class Counts:
                 return
             self._reads += 1
             value = self._scalar(value)
-        if value is not None and not isinstance(value, (bool, int, float, str)):
+        if value is not None and type(value) not in (bool, int, float, str):
+            return
+        if type(value) is int and not -LARGEST < value < LARGEST:  # a million digits cannot even be shown
             return
         if len(self.values) < MOST and place.depth <= 8 and not (isinstance(value, str) and len(value) > LONGEST):
             self.values[place.words()] = value

@@ -16,14 +16,16 @@ from typing import Any
 
 from overnight.inspector import opcodes, tensors, torchzip
 from overnight.inspector.counts import Counts
-from overnight.inspector.findings import Budget, Damage, Found
-from overnight.inspector.objects import DTYPES, Place, Tensor, walk
+from overnight.inspector.findings import UNFORESEEN, Budget, Damage, Found, beyond
+from overnight.inspector.objects import DTYPES, LARGEST_COUNT, MOST_DIMENSIONS, Tensor, walk
+from overnight.inspector.places import Place
 from overnight.inspector.source import Source, Window
 from overnight.inspector.symbols import Call, Symbol, TooLarge, Unreadable
 from overnight.inspector.torchzip import Inside
 
 METADATA = ".metadata"
 MOST_LOOKED = 1_000  # ranges whose structure is looked at where the budget does not reach for the content
+LONGEST = 10_000  # characters of a name
 _KINDS = ("TensorStorageMetadata", "BytesStorageMetadata")
 _STEPS = re.compile(r"(.*\.)?(global_)?(train_)?(step|iteration|iter|train_state|progress|trainer)s?(_\w+)?")
 
@@ -50,6 +52,8 @@ def look(path: Path, budget: Budget) -> Found:
         _inspect(path, sizes, budget, inside)
     except Damage as damage:
         inside.damaged(damage)
+    except UNFORESEEN as error:
+        inside.damaged(beyond(path.name, error))
     return Found(
         path=str(path), maker="dcp", form="dcp", step=inside.step, size_bytes=sum(sizes.values()), saved_at=saved_at,
         complete=inside.complete, intact=inside.intact, finite=inside.finite, problem=inside.problem,
@@ -120,7 +124,8 @@ def _read(source: Source, inside: Inside) -> list[_Range]:
     inside.keys = tuple(one for one in list(entries)[:10_000] if type(one) is str)
     storage = state.get("storage_data")
     planner = state.get("planner_data")
-    found = [_range(index, info, entries, planner) for index, info in _items(storage)]
+    listing = _List(entries, planner if type(planner) is dict else {})
+    found = [listing.range(index, info) for index, info in _items(storage)]
     inside.tensors = sum(one.shape is not None for one in found)
     if {one.name for one in found} != set(entries):
         raise Unreadable("what it describes is not what it places")
@@ -145,41 +150,79 @@ def _state(value: Any) -> dict[str, Any] | None:
     return state if type(state) is dict else None
 
 
-def _range(index: Mapping[str, Any], info: Mapping[str, Any], entries: Mapping[Any, Any], planner: Any) -> _Range:
-    name, offset = index.get("fqn"), _numbers(index.get("offset"))
-    file, at, size = info.get("relative_path"), info.get("offset"), info.get("length")
-    if type(name) is not str or type(file) is not str or type(at) is not int or type(size) is not int:
-        raise Unreadable("it does not say where something lies")
-    if at < 0 or size < 0 or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts or "\0" in file:
-        raise Unreadable("it names a place outside of the folder")
-    parts = planner.get(name) if type(planner) is dict else None
-    if type(parts) is tuple and ".".join(map(str, parts[:64])) != name and len(parts) <= 64:
-        raise Unreadable(f"it gives {name[:80]!r} two names")
-    shape = dtype = None
-    entry = entries.get(name)
-    kind = entry.name.rpartition(".")[2] if isinstance(entry, Call) else ""
-    if kind not in _KINDS:
-        raise Unreadable(f"it describes {name[:80]} in a way that is not known here")
-    if kind == _KINDS[0]:
-        chunks = (_state(entry) or {}).get("chunks")
+class _List:
+    """What the list says of each tensor and object, whose pieces lie at several places."""
+
+    def __init__(self, entries: Mapping[Any, Any], planner: Mapping[Any, Any]) -> None:
+        self.entries = entries
+        self.planner = planner
+        self._known: dict[str, tuple[dict[Any, Any] | None, str | None]] = {}
+        self._chunks = 0
+
+    def range(self, index: Mapping[str, Any], info: Mapping[str, Any]) -> _Range:
+        """Return where one piece lies; Unreadable where that makes no sense."""
+        name, offset = index.get("fqn"), _numbers(index.get("offset"))
+        file, at, size = info.get("relative_path"), info.get("offset"), info.get("length")
+        if type(name) is not str or type(file) is not str or len(name) > LONGEST or len(file) > LONGEST:
+            raise Unreadable("it does not say where something lies")
+        if not all(type(one) is int and 0 <= one < LARGEST_COUNT for one in (at, size)):
+            raise Unreadable("it does not say where something lies")
+        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts or "\0" in file:
+            raise Unreadable("it names a place outside of the folder")
+        shapes, dtype = self._entry(name)
+        shape = None
+        if shapes is not None:
+            shape = shapes.get(offset) if offset is not None else next(iter(shapes.values()), None)
+            if shape is None:
+                raise Unreadable(f"it does not say which piece of {name[:80]} lies where")
+        changed = bool(info.get("transform_descriptors"))
+        return _Range(
+            name=name, parts=self._parts(name), file=file, at=at or 0, size=size or 0, shape=shape, dtype=dtype,
+            changed=changed,
+        )  # fmt: skip
+
+    def _parts(self, name: str) -> tuple[Any, ...]:
+        """The keys that a name was made of."""
+        parts = self.planner.get(name)
+        if type(parts) is not tuple:
+            return tuple(name.split(".")[:12])
+        plain = len(parts) <= len(name) + 1 and all(
+            (type(one) is str and len(one) <= len(name)) or (type(one) is int and 0 <= one < LARGEST_COUNT)
+            for one in parts
+        )
+        if not plain or (len(parts) <= MOST_DIMENSIONS and ".".join(map(str, parts)) != name):
+            raise Unreadable(f"it gives {name[:80]!r} two names")
+        return parts
+
+    def _entry(self, name: str) -> tuple[dict[Any, Any] | None, str | None]:
+        """The shapes of a tensor's pieces by their offsets, None for what is no tensor; and its dtype, where known."""
+        if name not in self._known:
+            entry = self.entries.get(name)
+            kind = entry.name.rpartition(".")[2] if isinstance(entry, Call) else ""
+            if kind not in _KINDS:
+                raise Unreadable(f"it describes {name[:80]} in a way that is not known here")
+            self._known[name] = self._tensor(_state(entry) or {}) if kind == _KINDS[0] else (None, None)
+        return self._known[name]
+
+    def _tensor(self, state: Mapping[str, Any]) -> tuple[dict[Any, Any], str | None]:
+        chunks = state.get("chunks")
         known = [_state(one) or {} for one in chunks] if type(chunks) is list else []
+        self._chunks += len(known)  # the same list may stand in many entries
+        if self._chunks > opcodes.MOST:
+            raise TooLarge(f"it lists more than {opcodes.MOST:,} pieces")
         shapes = {_numbers(one.get("offsets")): _numbers(one.get("sizes")) for one in known}
-        shape = shapes.get(offset) if offset is not None else next(iter(shapes.values()), None)
-        if shape is None:
-            raise Unreadable(f"it does not say which piece of {name[:80]} lies where")
-        made = (_state(entry) or {}).get("properties")
+        made = state.get("properties")
         first = made.state[0] if isinstance(made, Call) and type(made.state) is tuple and made.state else None
-        dtype = DTYPES.get(first.name.removeprefix("torch.")) if isinstance(first, Symbol) else None
-    plain = parts if type(parts) is tuple else tuple(name.split(".")[:12])
-    changed = bool(info.get("transform_descriptors"))
-    return _Range(name=name, parts=plain, file=file, at=at, size=size, shape=shape, dtype=dtype, changed=changed)
+        return shapes, DTYPES.get(first.name.removeprefix("torch.")) if isinstance(first, Symbol) else None
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
     """A torch.Size, or what else is a tuple of whole numbers."""
     if isinstance(value, Call) and type(value.args) is tuple and value.args:
         value = value.args[0]
-    return value if type(value) is tuple and all(type(one) is int for one in value) else None
+    if type(value) is not tuple or len(value) > MOST_DIMENSIONS:
+        return None
+    return value if all(type(one) is int and -LARGEST_COUNT < one < LARGEST_COUNT for one in value) else None
 
 
 def _check_places(path: Path, ranges: list[_Range], sizes: Mapping[str, int]) -> None:
@@ -211,7 +254,7 @@ def _shards(path: Path, ranges: list[_Range], budget: Budget, inside: Inside) ->
         first = sorted(ranges, key=lambda one: _STEPS.fullmatch(one.name) is None)[:MOST_LOOKED]
         ranges = sorted(first, key=lambda one: (one.file, one.at))
     intact = finite = True
-    for file in dict.fromkeys(one.file for one in ranges):
+    for file, held in _by_file(ranges).items():
         if file.endswith(".safetensors"):
             found = tensors.look(path / file, Budget() if full else Budget(0))
             intact, finite = False, finite and found.finite is True
@@ -221,8 +264,8 @@ def _shards(path: Path, ranges: list[_Range], budget: Budget, inside: Inside) ->
             continue
         with Source(path / file) as source:
             try:
-                for one in ranges:
-                    if one.file == file and not _look_at(source, one, counts, inside, full=full):
+                for one in held:
+                    if not _look_at(source, one, counts, inside, full=full):
                         intact = finite = False
             except Damage:
                 source.unchanged()
@@ -235,34 +278,37 @@ def _shards(path: Path, ranges: list[_Range], budget: Budget, inside: Inside) ->
             inside.finite = True if finite else None
 
 
+def _by_file(ranges: list[_Range]) -> dict[str, list[_Range]]:
+    found: dict[str, list[_Range]] = {}
+    for one in ranges:
+        found.setdefault(one.file, []).append(one)
+    return found
+
+
 def _look_at(source: Source, one: _Range, counts: Counts, inside: Inside, *, full: bool) -> bool:
     """Look at one range; False if its content is of a kind that is not read."""
     if one.changed:
         return False
-    place = Place(None, None, 0, watched=True)
+    place = Place()
     for part in one.parts:
         place = place.below(part)
     window = Window(source, one.at, one.size, f"{one.name[:80]} in {source.path.parent.name}/{source.name}")
     found = Inside()
-    torchzip.inspect(window, Budget() if full else Budget(0), found)
+    torchzip.inspect(window, Budget() if full else Budget(0), found, place)
     if found.form != "torch zip":
         return False
     if one.shape is not None and found.shapes != [(one.dtype or next(iter(found.shapes), (None,))[0], one.shape)]:
         raise Damage(f"{window.name} is not of the shape and dtype that {METADATA} says: it is of another save")
-    if found.finite is False and place.watched:
+    if found.finite is False:
         inside.finite = False
-        inside.problem = inside.problem or found.problem
-    inside.globals = tuple(dict.fromkeys((*inside.globals, *found.globals)))
+        said = found.problem if one.shape is None else f"{window.name}: it holds NaN or infinity"
+        inside.problem = inside.problem or said
+    if len(inside.globals) < opcodes.MOST_KEPT and not set(found.globals) <= set(inside.globals):
+        inside.globals = tuple(dict.fromkeys((*inside.globals, *found.globals)))
     if found.single is not None:
         counts.take(place, found.single)
         return True
-    for below, value in walk(found.tree) if one.shape is None else ():
+    for below, value in walk(found.tree, place) if one.shape is None else ():
         if not isinstance(value, Tensor):
-            counts.take(_under(place, below), value)
+            counts.take(below, value)
     return True
-
-
-def _under(place: Place, below: Place) -> Place:
-    for part in below.parts():
-        place = place.below(part)
-    return place

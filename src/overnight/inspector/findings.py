@@ -5,6 +5,8 @@ Values only: nothing here opens a file. What cannot be told is None; True and Fa
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -56,14 +58,30 @@ class Found:
     tree: Any = field(default=None, repr=False, compare=False)
 
 
+LONGEST_CLAUSE = 400
+"""Characters of what is said about a file: a name in it may have a million."""
+
+UNFORESEEN = (
+    ArithmeticError, AssertionError, AttributeError, BufferError, LookupError, MemoryError, OSError, RuntimeError,
+    TypeError, ValueError, struct.error, zlib.error,
+)  # fmt: skip
+"""What a file may raise in who reads it, beyond what was thought of: no file ends the look at the others."""
+
+
 class Damage(Exception):  # noqa: N818 - it is what was found, and becomes a Found; no error of ours
     """A file is not what it should be. The clause names the file; what it says is true of the bytes that were read."""
 
     def __init__(self, clause: str, *, complete: bool | None = None, intact: bool | None = False) -> None:
+        clause = clause if len(clause) <= LONGEST_CLAUSE else clause[:LONGEST_CLAUSE] + "..."
         super().__init__(clause)
         self.clause = clause
         self.complete = complete
         self.intact = intact
+
+
+def beyond(name: str, error: BaseException) -> Damage:
+    """Return the Damage that one of UNFORESEEN is: nothing is known of the file then."""
+    return Damage(f"{name} cannot be looked into ({type(error).__name__}): it is of no kind known here", intact=None)
 
 
 class Budget:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from overnight.checkpoint import publish
 from overnight.inspector.findings import Damage
 from overnight.inspector.source import why
 
@@ -22,6 +23,8 @@ MOST_ENTRIES = 200_000
 DEEPEST = 8
 LARGEST_JSON = 64 << 20
 """Bytes of a JSON file that are read at most: a trainer_state.json of a long run has some megabytes."""
+MOST_VALUES = 1_000_000
+"""Dicts and lists in it: a small file can become much memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,8 @@ class Folder:
 
 def is_leftover(name: str) -> bool:
     """Say whether a name is one that only a save in progress has: ours, safetensors', Lightning's or orbax's."""
-    return name.startswith((".tmp", ".trash-")) or name.endswith(".tmp") or ".orbax-checkpoint-tmp" in name
+    ours = publish.TEMPORARY.fullmatch(name) or publish.TRASH.fullmatch(name)
+    return bool(ours) or name.startswith(".tmp") or name.endswith(".tmp") or ".orbax-checkpoint-tmp" in name
 
 
 class _Sum:
@@ -146,6 +150,8 @@ def read_small(path: Path, largest: int) -> bytes:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; Damage, with a clause that names the file, if there is none."""
     data = read_small(path, LARGEST_JSON)
+    if data.count(b"{") + data.count(b"[") > MOST_VALUES:
+        raise Damage(f"{path.name} has more in it than is read", intact=None)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

@@ -6,12 +6,16 @@ Pure: findings in, one finding out. Which files belong to a checkpoint is said b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 from overnight.inspector.findings import Found
 from overnight.inspector.folders import Folder
 
 NO_OPTIMIZER = "no optimizer state: resume will not be exact"
+ONLY_OPTIMIZER = "the state of an optimizer alone: nothing to resume from by itself"
+NO_CHECKPOINT = "by its name it lies beside checkpoints and is none"
 
 
 def joined(
@@ -71,18 +75,10 @@ def gaps(numbers: Iterable[int]) -> list[int]:
     return missing
 
 
-ALLOWED = ("torch.", "torch_", "collections.OrderedDict", "collections.Counter", "_codecs.encode", "builtins.")
-"""What torch's weights-only loading may import, roughly: some of these it refuses still."""
-
-
-def refused_by_weights_only(parts: Iterable[tuple[str, Found]]) -> list[str]:
-    """Return a note for each file of plain states that torch's weights-only loading refuses, and for what."""
-    notes = []
-    for name, found in parts:
-        strange = [one for one in found.globals if not one.startswith(ALLOWED)]
-        if strange:
-            kind = "numpy objects" if all(one.startswith("numpy.") for one in strange) else f"objects of {strange[0]}"
-            notes.append(
-                f"{name} holds {kind}: torch.load refuses it with weights_only=True, its default since torch 2.6"
-            )
-    return notes
+def lacking(found: Found, before: AbstractSet[str]) -> Found:
+    """Return the finding with a problem where it lacks one of the files that all those saved before it have."""
+    mine = found.values.get("files")
+    if found.problem is not None or not isinstance(mine, tuple):
+        return found
+    gone = sorted(before - set(mine))
+    return replace(found, problem=f"{gone[0]} missing, which those saved before it have") if gone else found

@@ -6,6 +6,7 @@ Lightning's own "last" is the newest file whose name begins with "last", whole o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,11 @@ from overnight.inspector.joining import NO_OPTIMIZER, joined
 SUFFIX = ".ckpt"
 VERSION = "pytorch-lightning_version"
 META, METADATA = "meta.pt", ".metadata"
+
+BELONGS = re.compile(
+    r"meta\.pt|\.metadata|[^/]+\.distcp|checkpoint/(?:\.metadata|[^/]+\.(?:distcp|pt))|latest|zero_to_fp32\.py"
+)
+"""All that a folder of Lightning holds, as paths below it."""
 
 Read = Callable[[Path, Budget], Found]
 
@@ -32,20 +38,25 @@ def of_file(found: Found) -> Found:
     if found.keys and "optimizer_states" not in found.keys and NO_OPTIMIZER not in notes:
         notes.append(NO_OPTIMIZER)
     step = whole_number(found.values.get("global_step"))
-    changed = replace(found, maker="lightning", step=found.step if step is None else step, notes=tuple(notes))
+    values = {**found.values, "best": _called_best(found)}
+    changed = replace(
+        found, maker="lightning", step=found.step if step is None else step, notes=tuple(notes), values=values
+    )
     if found.keys and "state_dict" not in found.keys and found.complete is True:
         return replace(changed, complete=False, problem=f"{Path(found.path).name} holds no state_dict")
     return changed
 
 
-def best_of(found: Found) -> list[str]:
-    """Return the names of the files that a checkpoint calls its best or its last one: of Lightning and of Trainer."""
+def _called_best(found: Found) -> tuple[str, ...]:
+    """Return the names of the files that the callbacks in a checkpoint call their best or their last one."""
+    callbacks = found.tree.get("callbacks") if isinstance(found.tree, dict) else None
     names = []
-    for key, value in found.values.items():
-        last = key.rpartition(".")[2]
-        if last in ("best_model_path", "best_model_checkpoint") and isinstance(value, str) and value:
-            names.append(value.rstrip("/").rpartition("/")[2])
-    return names
+    for state in list(callbacks.values())[:100] if isinstance(callbacks, dict) else ():
+        for key in ("best_model_path", "last_model_path"):
+            value = state.get(key) if isinstance(state, dict) else None
+            if isinstance(value, str) and value:
+                names.append(value.rstrip("/").rpartition("/")[2])
+    return tuple(dict.fromkeys(names))
 
 
 def claims(folder: Folder) -> bool:

@@ -7,21 +7,18 @@ needs no more memory than the tree itself has. What is not known is walked throu
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from overnight.inspector.symbols import Call, Opaque, Persistent, Symbol
+from overnight.checkpoint.leaves import NUMPY_NAMES, TORCH_NAMES
+from overnight.checkpoint.tensorfile import WIDTHS
+from overnight.inspector.places import Place
+from overnight.inspector.symbols import Call, Opaque, Persistent, Symbol, Unreadable
 
-SIZES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "U16": 2, "U32": 4,
-    "U64": 8, "BOOL": 1, "C64": 8, "C128": 16, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
-    "F8_E8M0": 1,
-}  # fmt: skip
+SIZES = {**WIDTHS, "C128": 16}
 """Bytes of one number, by safetensors' name of its dtype."""
 
 _STORAGES = {
@@ -29,31 +26,32 @@ _STORAGES = {
     "Char": "I8", "Byte": "U8", "Bool": "BOOL", "ComplexFloat": "C64", "ComplexDouble": "C128", "QInt8": "I8",
     "QUInt8": "U8", "QInt32": "I32", "QUInt4x2": "U8", "QUInt2x4": "U8",
 }  # fmt: skip
-DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
-    "complex64": "C64", "complex128": "C128", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
-}  # fmt: skip
-NUMPY = {
-    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u8": "U64", "u4": "U32",
-    "u2": "U16", "u1": "U8", "b1": "BOOL", "c8": "C64", "c16": "C128",
-}  # fmt: skip
+DTYPES = {name: known for known, name in TORCH_NAMES.items()}
+NUMPY = {("b" if name == "bool" else name[0]) + str(SIZES[known]): known for known, name in NUMPY_NAMES.items()}
+"""numpy's letters of a dtype without the order of its bytes, f4 say."""
 _FORMS = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "U16": "H",
           "U32": "I", "U64": "Q", "BOOL": "?"}  # fmt: skip
 
 _HOLDERS = (dict, list, tuple, Call, Persistent, Opaque)
 _DENSE = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"}
 _THROUGH = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
-_APART = re.compile(
-    r"callbacks?|loops|.*rng.*|.*random.*|.*generators?|metrics?|.*histor.*|logs?|.*schedul.*|.*scaler|best.*|stats"
-    r"|args|.*config.*|hparams|hyper_?parameters|.*stopping.*|([a-z]+_)?loss(es)?|([a-z]+_)*masks?|(min|max)_vals?"
-)
-"""Keys below which an infinity says nothing of parameters or optimizer: best scores, masks, records of losses."""
 
 MOST_NUMBERS = 1_000
 """Plain values of one list that are handed on: a history of a million losses says no more than its first."""
-DEEPEST = 12  # parts of a path that are put into words
+MOST_DIMENSIONS = 256
+LARGEST_COUNT = 1 << 62  # numbers, or bytes, that something can have
+
+
+def count_of(shape: Sequence[int]) -> int:
+    """Return how many numbers a shape holds; LARGEST_COUNT where they are as many or more, without counting on."""
+    if len(shape) <= 8:
+        return min(math.prod(shape), LARGEST_COUNT)
+    count = 1
+    for one in shape if 0 not in shape else (0,):
+        count *= one
+        if count >= LARGEST_COUNT:
+            return LARGEST_COUNT
+    return count
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class Tensor:
     @property
     def numel(self) -> int:
         """How many numbers it has."""
-        return math.prod(self.shape)
+        return count_of(self.shape)
 
     @property
     def reach(self) -> int:
@@ -100,45 +98,26 @@ class Array:
 
     dtype: str | None
     shape: tuple[int, ...]
-    data: bytes
+    held: Any
     big: bool
 
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return raw_size(self.held) or 0
 
-@dataclass(eq=False, slots=True)
-class Place:
-    """Where something lies: the key in the place above. ``watched``: parameters or an optimizer's state may be here."""
-
-    above: Place | None
-    key: Any
-    depth: int
-    watched: bool
-
-    def below(self, key: Any) -> Place:
-        """Return the place of what lies here under a key."""
-        return Place(self, key, self.depth + 1, self.watched and not (type(key) is str and _apart(key)))
-
-    def parts(self) -> tuple[Any, ...]:
-        """Return the keys from the top on; of a deep place the lowest ones only."""
-        found: list[Any] = []
-        at: Place | None = self
-        while at is not None and at.above is not None and len(found) < DEEPEST:
-            found.append(at.key)
-            at = at.above
-        return tuple(reversed(found))
-
-    def words(self) -> str:
-        """Return it for a sentence: ``optimizer.state.0.exp_avg``."""
-        return ".".join(str(one)[:80] if isinstance(one, (str, int)) else "?" for one in self.parts()) or "it"
+    @property
+    def data(self) -> bytes:
+        """Its bytes, made anew in old protocols."""
+        return raw_bytes(self.held) or b""
 
 
-@lru_cache(1 << 12)
-def _apart(key: str) -> bool:
-    return _APART.fullmatch(key.rpartition(".")[2].lower()) is not None
+def walk(root: Any, top: Place | None = None) -> Iterator[tuple[Place, Any]]:
+    """Yield all dicts, Tensors, Arrays, Storages and plain values of a tree with their places, level by level.
 
-
-def walk(root: Any) -> Iterator[tuple[Place, Any]]:
-    """Yield all dicts, Tensors, Arrays, Storages and plain values of a tree with their places, level by level."""
-    met: Iterator[tuple[Place, Any]] = iter(((Place(None, None, 0, watched=True), root),))
+    Unreadable: it describes a storage or a tensor that cannot be.
+    """
+    met: Iterator[tuple[Place, Any]] = iter(((top or Place(), root),))
     todo: deque[tuple[Place, Any]] = deque()  # what holds more, and is to be looked into
     seen: set[int] = set()
     while True:
@@ -154,12 +133,21 @@ def walk(root: Any) -> Iterator[tuple[Place, Any]]:
                 known = storage_of(value)
             if isinstance(known, (dict, list, tuple, Tensor, Array, Storage)) or not isinstance(known, _HOLDERS):
                 yield place, known
-            if known is value or isinstance(known, Tensor):
-                todo.append((place, value))
+            more = value if known is value else _scales(value)
+            if more is not None:
+                todo.append((place, more))
         if not todo:
             return
         place, value = todo.popleft()
         met = _inside(place, value)
+
+
+def _scales(value: Any) -> tuple[Any, ...] | None:
+    """What lies behind a quantized tensor: its quantizer's numbers."""
+    if not isinstance(value, Call) or not value.name.endswith("_rebuild_qtensor") or type(value.args) is not tuple:
+        return None
+    found = value.args[4] if len(value.args) > 4 else None
+    return found if type(found) is tuple and len(found) <= 8 else None  # short: many tensors may share it
 
 
 def _inside(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
@@ -172,8 +160,6 @@ def _inside(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
                 yield place.below(at), one
     elif isinstance(value, Opaque):
         yield place, value.value
-    elif isinstance(value, Call) and isinstance(meaning(value), Tensor):  # a quantizer's scales lie behind its tensor
-        yield from ((place, one) for one in value.args[4:5] if type(one) is tuple)
     elif isinstance(value, Call):
         yield from _inside_call(place, value)
 
@@ -182,12 +168,16 @@ def _inside_call(place: Place, call: Call) -> Iterator[tuple[Place, Any]]:
     """What an object holds. A parameter is its tensor; of all else, arguments, items and attributes."""
     if call.name.rpartition(".")[2] in _THROUGH and type(call.args) is tuple and call.args:
         yield place, call.args[0]
-    else:
-        yield from _inside(place, call.args)
+    elif call.args:
+        yield place, call.args  # as values of their own: many objects may share them, and each is met once
     for one in (call.items, call.more):
-        yield from _inside(place, one)
-    for state in call.state if type(call.state) is tuple else (call.state,):
-        yield from _inside(place, state)
+        if one is not None:
+            yield place, one
+    state = call.state
+    if type(state) is tuple and len(state) == 2:  # of a class with slots
+        yield from ((place, one) for one in state)
+    elif state is not None:
+        yield place, state
 
 
 def meaning(call: Call) -> Any:
@@ -206,13 +196,15 @@ def meaning(call: Call) -> Any:
 
 
 def storage_of(value: Any) -> Storage | None:
-    """Return the storage that a persistent id of torch describes; None if it is none."""
-    pid = value.pid if isinstance(value, Persistent) else None
+    """Return the storage that a persistent id of torch describes; None for what is no persistent id, Unreadable."""
+    if not isinstance(value, Persistent):
+        return None
+    pid = value.pid
     if type(pid) is not tuple or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], Symbol):
-        return None
+        raise Unreadable("it refers to something outside of it that is no storage")
     kind, key, numel = pid[1].name.rpartition(".")[2].removesuffix("Storage"), pid[2], pid[4]
-    if type(key) is not str or type(numel) is not int or numel < 0:
-        return None
+    if type(key) is not str or len(key) > 1_000 or type(numel) is not int or not 0 <= numel < LARGEST_COUNT >> 4:
+        raise Unreadable("it describes a storage that cannot be")
     if kind == "Untyped":
         return Storage(key=key, dtype=None, numel=numel)
     return Storage(key=key, dtype=_STORAGES.get(kind), numel=numel, known=kind in _STORAGES)
@@ -225,9 +217,10 @@ def _tensor(name: str, args: tuple[Any, ...]) -> Tensor | None:
     offset, shape, stride = args[1:4]
     if isinstance(shape, Call):  # torch.Size
         shape = shape.args[0] if type(shape.args) is tuple and shape.args else shape
-    numbers = (offset, *shape, *stride) if type(shape) is tuple and type(stride) is tuple else (None,)
-    if not all(type(one) is int and 0 <= one < 1 << 62 for one in numbers) or len(shape) != len(stride):
-        return None
+    if type(shape) is not tuple or type(stride) is not tuple or not len(shape) == len(stride) <= MOST_DIMENSIONS:
+        raise Unreadable(f"it describes a tensor in data/{storage.key[:80]} that has no shape")
+    if not all(type(one) is int and 0 <= one < LARGEST_COUNT for one in (offset, *shape, *stride)):
+        raise Unreadable(f"it describes a tensor in data/{storage.key[:80]} of an absurd shape")
     dtype = storage.dtype
     if name == "_rebuild_tensor_v3":
         named = args[6].name.rpartition(".")[2] if len(args) > 6 and isinstance(args[6], Symbol) else ""
@@ -239,7 +232,8 @@ def _array(name: str, call: Call) -> Any:
     args = call.args
     if name == "scalar" and len(args) == 2:
         dtype, big = _numpy_dtype(args[0])
-        return number(dtype, raw_bytes(args[1]), big=big) if dtype else call
+        small = (raw_size(args[1]) or 0) <= SIZES["C128"]
+        return number(dtype, raw_bytes(args[1]), big=big) if dtype and small else call
     if name == "_reconstruct" and type(call.state) is tuple and len(call.state) >= 5:
         shape, made, data = call.state[-4], call.state[-3], call.state[-1]
     elif name == "_frombuffer" and len(args) >= 3:
@@ -247,10 +241,11 @@ def _array(name: str, call: Call) -> Any:
     else:
         return call
     dtype, big = _numpy_dtype(made)
-    raw = raw_bytes(data)
-    if dtype is None or raw is None or type(shape) is not tuple or not all(type(one) is int for one in shape):
+    if dtype is None or raw_size(data) is None or type(shape) is not tuple or len(shape) > MOST_DIMENSIONS:
         return call
-    return Array(dtype=dtype, shape=shape, data=raw, big=big)
+    if not all(type(one) is int and 0 <= one < LARGEST_COUNT for one in shape):
+        return call
+    return Array(dtype=dtype, shape=shape, held=data, big=big)
 
 
 def _numpy_dtype(value: Any) -> tuple[str | None, bool]:
@@ -259,15 +254,30 @@ def _numpy_dtype(value: Any) -> tuple[str | None, bool]:
     state = value.state
     big = type(state) is tuple and len(state) > 1 and state[1] == ">"
     name = value.args[0]
-    return NUMPY.get(name.lstrip("<>|=")) if type(name) is str else None, big
+    return NUMPY.get(name.lstrip("<>|=")) if type(name) is str and len(name) < 8 else None, big
+
+
+def _held(value: Any) -> Any:
+    """What a call that makes bytes is given: protocols before 3 write bytes as a word that is to be encoded."""
+    for _ in range(3):  # a bytearray of a word that is to be encoded, at most
+        if not isinstance(value, Call) or value.name not in ("_codecs.encode", "builtins.bytearray"):
+            break
+        value = value.args[0] if type(value.args) is tuple and value.args else None
+    return value
+
+
+def raw_size(value: Any) -> int | None:
+    """Return how many bytes lie in a value of a pickle, without making them; None if it is nothing of bytes."""
+    held = _held(value)
+    return len(held) if type(held) is bytes or (type(held) is str and held is not value) else None
 
 
 def raw_bytes(value: Any) -> bytes | None:
-    """Return bytes that lie in a pickle; protocols before 3 write them as a word that is to be encoded."""
-    if isinstance(value, Call) and value.name in ("_codecs.encode", "builtins.bytearray") and type(value.args) is tuple:
-        inner = value.args[0] if value.args else None
-        return inner.encode("latin-1", "replace") if type(inner) is str else raw_bytes(inner)
-    return value if type(value) is bytes else None
+    """Return bytes that lie in a pickle; None if there are none."""
+    if raw_size(value) is None:
+        return None
+    held = _held(value)
+    return held.encode("latin-1", "replace") if type(held) is str else bytes(held)
 
 
 def number(dtype: str | None, data: bytes | None, *, big: bool = False) -> int | float | bool | None:

@@ -21,6 +21,8 @@ LARGEST = 64 << 20
 MOST = 2_000_000
 """Opcodes that are read at most, which is about 2 s and 200 MB."""
 MOST_KEPT = 10_000  # names of globals that are listed
+LONGEST_NAME = 1_000  # characters of a module and its global
+LONGEST_NUMBER = 5_000  # digits of a number in words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class _Machine:
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
     globals: dict[str, None] = field(default_factory=dict)
+    copied: int = 0
 
     def run(self, most: int) -> Pickled:
         data, table = self.data, _TABLE
@@ -87,6 +90,19 @@ class _Machine:
 
     def number(self, form: str, size: int) -> Any:
         return struct.unpack(form, self.take(size))[0]
+
+    def copies(self, count: int) -> None:
+        """Count what is copied from one value into another: the same million may be copied by each of many opcodes."""
+        self.copied += count
+        if self.copied > MOST:
+            raise TooLarge(f"the pickle copies more than {MOST:,} values")
+
+    def digits(self) -> bytes:
+        """A line that is a number."""
+        text = self.line()
+        if len(text) > LONGEST_NUMBER:
+            raise Unreadable(f"the pickle has a number of {len(text):,} digits at byte {self.at:,}")
+        return text
 
     def line(self) -> bytes:
         end = self.data.index(b"\n", self.at)
@@ -117,6 +133,8 @@ class _Machine:
         return value
 
     def symbol(self, module: str, name: str) -> Symbol:
+        if len(module) + len(name) > LONGEST_NAME:
+            raise Unreadable(f"the pickle names a global with {len(module) + len(name):,} characters")
         module = _OLD_MODULES.get(module, module)
         full = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
         if len(self.globals) < MOST_KEPT:
@@ -155,32 +173,36 @@ def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _made(function: Any, args: Any) -> Any:
+def _made(m: _Machine, function: Any, args: Any) -> Any:
     """What calling it would make, or rather what says so. Dicts of known kinds are dicts."""
     if not isinstance(function, Symbol):
         return Call("", (function, args))
     name = function.name
     if name in _DICTS:
         made: dict[Any, Any] = {}
-        pairs = args[0] if name != _DICTS[1] and type(args) is tuple and args and type(args[0]) is list else ()
+        pairs: list[Any] | tuple[()] = (
+            args[0] if name != _DICTS[1] and type(args) is tuple and args and type(args[0]) is list else ()
+        )
+        m.copies(len(pairs))
         for pair in pairs:  # protocols 0 and 1 give an OrderedDict its items this way
             if type(pair) in (list, tuple) and len(pair) == 2:
                 made[key_of(pair[0])] = pair[1]
         return made
     indirect = name in ("copyreg._reconstructor", "copyreg.__newobj__") and type(args) is tuple and args
     if indirect and isinstance(args[0], Symbol):
+        m.copies(len(args))
         return {} if args[0].name in _DICTS else Call(args[0].name, args[1:])
     return Call(name, args)
 
 
 def _reduce(m: _Machine) -> None:
     args = m.pop()
-    m.stack.append(_made(m.pop(), args))
+    m.stack.append(_made(m, m.pop(), args))
 
 
 def _new_ex(m: _Machine) -> None:
     named, args = m.pop(), m.pop()
-    made = _made(m.pop(), args)
+    made = _made(m, m.pop(), args)
     if isinstance(made, Call) and type(named) is dict and named:
         made.state = named
     m.stack.append(made)
@@ -207,12 +229,12 @@ def _stack_global(m: _Machine) -> None:
 def _inst(m: _Machine) -> None:
     _global(m)
     made = m.pop()
-    m.stack.append(_made(made, tuple(m.marked())))
+    m.stack.append(_made(m, made, tuple(m.marked())))
 
 
 def _obj(m: _Machine) -> None:
     function, *args = m.marked()
-    m.stack.append(_made(function, tuple(args)))
+    m.stack.append(_made(m, function, tuple(args)))
 
 
 def _setitem(m: _Machine) -> None:
@@ -254,7 +276,7 @@ def _pop(m: _Machine) -> None:
 
 
 def _integer(m: _Machine) -> None:
-    text = m.line()
+    text = m.digits()
     m.stack.append({b"00": False, b"01": True}.get(text) if text in (b"00", b"01") else int(text))
 
 
@@ -300,10 +322,10 @@ _ACTS: dict[str, Callable[[_Machine], None]] = {
     "J": _push(lambda m: m.number("<i", 4)),
     "K": _push(lambda m: m.number("B", 1)),
     "M": _push(lambda m: m.number("<H", 2)),
-    "L": _push(lambda m: int(m.line().rstrip(b"L"))),
+    "L": _push(lambda m: int(m.digits().rstrip(b"L"))),
     "\x8a": lambda m: _long(m, m.number("B", 1)),
     "\x8b": lambda m: _long(m, m.number("<i", 4)),
-    "F": _push(lambda m: float(m.line())),
+    "F": _push(lambda m: float(m.digits())),
     "G": _push(lambda m: m.number(">d", 8)),
     "S": _string,
     "T": _push(lambda m: m.take(m.number("<i", 4)).decode("latin-1")),
@@ -334,10 +356,10 @@ _ACTS: dict[str, Callable[[_Machine], None]] = {
     "\x8f": _push(lambda _: []),  # a set is a list here: its members need no hash
     "\x90": _appends,
     "\x91": _push(lambda m: tuple(m.marked())),
-    "g": lambda m: m.recall(int(m.line())),
+    "g": lambda m: m.recall(int(m.digits())),
     "h": lambda m: m.recall(m.number("B", 1)),
     "j": lambda m: m.recall(m.number("<I", 4)),
-    "p": lambda m: m.remember(int(m.line())),
+    "p": lambda m: m.remember(int(m.digits())),
     "q": lambda m: m.remember(m.number("B", 1)),
     "r": lambda m: m.remember(m.number("<I", 4)),
     "\x94": lambda m: m.remember(len(m.memo)),

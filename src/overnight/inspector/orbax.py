@@ -21,6 +21,12 @@ from overnight.inspector.joining import joined
 ROOT, TREE, MANIFEST, DATA = "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "d"
 PROCESS = re.compile(r"ocdbt\.process_\d+")
 NAME = re.compile(r"(?:[^\d]*[_-])?(\d{1,18})")
+_TREE = r"(?:_METADATA|_sharding|_strings\.json|metadata|manifest\.ocdbt|d/[0-9a-f]{32}|array_metadatas/process_\d+)"
+BELONGS = re.compile(
+    rf"_CHECKPOINT_METADATA|commit_success\.txt|descriptor/[^/]+|(?:[^/]+/)?(?:ocdbt\.process_\d+/)?{_TREE}"
+    r"|(?:[^/]+/){0,2}(?:\.zarray|zarr\.json|[\d.]+|c(?:/\d+)*)"
+)
+"""All that orbax puts into a folder, as paths below it."""
 MAGIC_MANIFEST, MAGIC_NODE = b"\x0c\xdb\x3a\x2a", b"\x0c\xdb\x20\xde"
 LARGEST_MANIFEST = 1 << 20
 LARGEST_NODE = 1 << 20
@@ -110,7 +116,7 @@ def _arrays(tree: dict[str, Any]) -> Iterable[str]:
     for key in known if isinstance(known, dict) else ():
         try:
             path = ast.literal_eval(key)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(path, tuple) and path and all(isinstance(one, str) for one in path):
             yield ".".join(path)

@@ -80,7 +80,11 @@ def _found(
         problem = "NaN or infinity in it, says its manifest"
     if problem is None and not known.healthy:
         problem = "saved while the training was not healthy"
-    about = {name: getattr(known, name, None) for name in ("run", "number", "generation", "ancestors", "reason")}
+    about = {
+        name: getattr(known, name, None)
+        for name in ("run", "number", "generation", "ancestors", "reason", "keep", "metrics")
+    }
+    about["saved"] = known.saved_at
     return Found(
         path=str(folder.path),
         maker="overnight",

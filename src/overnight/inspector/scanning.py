@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import array
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from overnight.checkpoint.finite import all_finite
 from overnight.inspector.objects import SIZES, Array, Tensor
 from overnight.inspector.source import Window
 
 MOST_ROWS = 100_000  # pieces of a view that are read one by one
+MOST_MASK = 1 << 20  # rows of a mask
 _CODES = {2: "H", 4: "I", 8: "Q"}
-_FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "C64": 4, "C128": 8}  # the size of what is swapped
-_INFINITE = {
-    "F64": (0x7FF0 << 48, 1 << 63), "C128": (0x7FF0 << 48, 1 << 63), "F32": (0x7F80 << 16, 1 << 31),
-    "C64": (0x7F80 << 16, 1 << 31), "F16": (0x7C00, 1 << 15), "BF16": (0x7F80, 1 << 15),
+_SWAPPED = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "C64": 4, "C128": 8}  # the size of what is swapped
+_MASKS = {
+    "F64": (0xFFF0 << 48, 0x3FF0 << 48), "F32": (0xFF80 << 16, 0x3F80 << 16), "F16": (0xFC00, 0x3C00),
+    "BF16": (0xFF80, 0x3F80),
 }  # fmt: skip
-_FEW = 3  # different values of a mask: nothing, minus infinity, one more
+"""By dtype of a mask: the bits of minus infinity and of one."""
+
+Read = Callable[[int, int], memoryview]
+"""Returns so many bytes from a place on, little-endian."""
 
 
 def finite_piece(dtype: str, piece: memoryview, *, big: bool = False) -> bool:
@@ -30,7 +34,7 @@ def finite_piece(dtype: str, piece: memoryview, *, big: bool = False) -> bool:
 
 
 def _little(dtype: str, piece: memoryview) -> memoryview:
-    size = _FLOATS.get(dtype)
+    size = _SWAPPED.get(dtype)
     if size is None:
         return piece
     turned = array.array(_CODES[size], bytes(piece[: len(piece) // size * size]))
@@ -38,48 +42,85 @@ def _little(dtype: str, piece: memoryview) -> memoryview:
     return memoryview(turned).cast("B")
 
 
-def finite_tensor(data: Window, tensor: Tensor, *, big: bool = False) -> bool:
-    """Say whether a tensor in the bytes of its storage is finite, or a mask. Slow: for what a quick look has found."""
+def cost(tensor: Tensor) -> int:
+    """Return about how many bytes :func:`finite_tensor` reads."""
+    return min(tensor.numel, tensor.reach) * SIZES.get(tensor.dtype or "", 0)
+
+
+def finite_tensor(data: Window, tensor: Tensor, *, mask: bool | None, big: bool = False) -> bool:
+    """Say whether a tensor in the bytes of its storage is finite, or a mask. Slow: for what a quick look has found.
+
+    ``mask`` says whether its name is that of a mask; None where there can be none.
+    """
     dtype = tensor.dtype
     if dtype is None or not tensor.numel:
         return True
-    few: set[int] = set()
-    bad = False
-    for piece in _numbers(data, tensor, SIZES[dtype]):
-        view = _little(dtype, piece) if big else piece
-        bad = bad or not all_finite(dtype, view)
-        if dtype not in _INFINITE:
-            if bad:
-                return False
-        elif len(few) <= _FEW:
-            few.update(_patterns(dtype, view))
-        if bad and len(few) > _FEW:
-            return False
-    return not bad or _is_mask(dtype, few, tensor.numel)
+    if all(finite_piece(dtype, piece, big=big) for piece in _numbers(data, tensor, SIZES[dtype])):
+        return True
+    start = tensor.offset * SIZES[dtype]
+
+    def read(at: int, size: int) -> memoryview:
+        piece = memoryview(data.read(start + at, size))
+        return _little(dtype, piece) if big else piece
+
+    dense = all(one == 1 or step == wanted for one, step, wanted in
+                zip(tensor.shape, tensor.stride, dense_strides(tensor.shape), strict=True))  # fmt: skip
+    return dense and _is_mask(dtype, tensor.shape, read, named=mask)
 
 
-def finite_array(value: Array) -> bool:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose numbers lie one after the other, the last dimension's first."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def finite_array(value: Array, *, mask: bool | None) -> bool:
     """Say whether an array that lies in a pickle is finite, or a mask."""
-    if value.dtype is None or value.dtype not in _INFINITE:
+    if value.dtype is None or value.dtype not in _SWAPPED:
         return True
     view = memoryview(value.data)
     view = _little(value.dtype, view) if value.big else view
     if all_finite(value.dtype, view):
         return True
-    return _is_mask(value.dtype, set(_patterns(value.dtype, view)), len(view) // _FLOATS[value.dtype])
+    return _is_mask(value.dtype, value.shape, lambda at, size: view[at : at + size], named=mask)
 
 
-def _patterns(dtype: str, view: memoryview) -> array.array[int]:
-    """Return each number as the whole number of its bits."""
-    size = _FLOATS[dtype]
-    return array.array(_CODES[size], bytes(view[: len(view) // size * size]))
+def _is_mask(dtype: str, shape: Sequence[int], read: Read, *, named: bool | None) -> bool:
+    """Say whether numbers, some of them not finite, are an attention's mask, by name or by shape.
 
-
-def _is_mask(dtype: str, few: set[int], numel: int) -> bool:
-    """Two or three different values, one of them infinite and one not: nothing that was trained looks like that."""
-    limit, sign = _INFINITE[dtype]
-    bare = {one & ~sign for one in few}
-    return numel >= 4 and 2 <= len(few) <= _FEW and limit in bare and max(bare) == limit and min(bare) < limit
+    By name: nothing but minus infinity, zero and one. By shape: square, minus infinity above the diagonal and nowhere
+    else, and below it nothing but zero and one; where the name says mask too, any finite numbers (alibi).
+    """
+    if named is None or dtype not in _MASKS:
+        return False
+    low, one = _MASKS[dtype]
+    size = SIZES[dtype]
+    side = shape[-1] if shape else 1
+    square = len(shape) >= 2 and shape[-2] == side
+    rows = 1
+    for count in shape[:-1]:
+        rows *= count
+    if rows > MOST_MASK or side * size > 1 << 24:
+        return False
+    plain, triangle = True, square and side >= 2
+    above = low.to_bytes(size, "little") * side
+    for row in range(rows):
+        raw = bytes(read(row * side * size, side * size))
+        if len(raw) < side * size:
+            return False
+        values = set(array.array(_CODES[size], raw)) - {low}
+        plain = plain and values <= {0, one, 1 << (8 * size - 1)}
+        if triangle:
+            until = (row % side + 1) * size
+            lower = memoryview(raw)[:until]
+            triangle = raw[until:] == above[until:] and all_finite(dtype, lower)
+        if not ((triangle or plain) if named else (triangle and plain)):
+            return False
+    return True
 
 
 def _numbers(data: Window, tensor: Tensor, size: int) -> Iterator[memoryview]:

@@ -17,6 +17,8 @@ from typing import Self
 
 from overnight.inspector.findings import Damage
 
+MOST_ZEROS = 64 << 20
+"""Bytes at a file's end that are read to see whether they are zeros; holes, which need no reading, beyond that."""
 PIECE = 1 << 20
 """Bytes that are read at a time: a multiple of the size of every kind of number, and what a cache holds."""
 
@@ -94,6 +96,22 @@ class Source:
         if now != self._stamp:
             raise Damage(f"{self.name} changed while it was read", intact=None)
 
+    def hole_at_end(self, start: int, end: int) -> int:
+        """Return how many bytes before ``end``, and not before ``start``, are a hole; 0 if the system cannot tell."""
+        if end < self.size:  # for members of a file it is not worth asking
+            return 0
+        low, high = start, end  # from high on there is no data; from low on, as far as is known, there is some
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                os.lseek(self.fd, middle, os.SEEK_DATA)
+                low = middle + 1
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    return 0
+                high = middle
+        return end - high
+
     def into(self, view: memoryview, at: int) -> None:
         """Fill ``view`` with the bytes from ``at`` on."""
         done = 0
@@ -139,10 +157,13 @@ class Window:
             self.source.into(view, self.start + at)
             yield view
 
-    def zeros_at_end(self) -> int:
-        """Return how many zero bytes end the window; reads no more than those, and one piece."""
-        found = 0
-        while found < self.size:
+    def zeros_at_end(self, most: int = MOST_ZEROS) -> int:
+        """Return how many zero bytes end the window: at least so many, where that is ``most`` or more.
+
+        Reads no more than those and one piece; what the file system says is a hole is not read.
+        """
+        found = holes = self.source.hole_at_end(self.start, self.start + self.size)
+        while found < self.size and found - holes < most:
             size = min(PIECE, self.size - found)
             data = self.read(self.size - found - size, size)
             kept = data.rstrip(b"\0")
@@ -150,6 +171,10 @@ class Window:
             if kept:
                 break
         return found
+
+    def zeros_known(self, zeros: int) -> bool:
+        """Say whether ``zeros``, which :meth:`zeros_at_end` has found, are all there are."""
+        return zeros >= self.size or self.read(self.size - zeros - 1, 1) != b"\0"
 
 
 def _kind(path: Path) -> str:

@@ -6,23 +6,20 @@ seen is said: a header that does not fit its file, numbers that are not finite, 
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from overnight.inspector import torchzip
+from overnight.inspector import boundedjson, torchzip
 from overnight.inspector.counts import Counts
 from overnight.inspector.findings import Budget, Damage, Found
-from overnight.inspector.objects import SIZES, Place, Storage, Tensor, number, walk
-from overnight.inspector.scanning import finite_piece, finite_tensor
+from overnight.inspector.objects import MOST_DIMENSIONS, SIZES, Storage, Tensor, count_of, number
+from overnight.inspector.places import Place
+from overnight.inspector.scanning import dense_strides, finite_piece, finite_tensor
 from overnight.inspector.source import Window
 from overnight.inspector.torchzip import Inside, look_with
 
-LARGEST_HEADER = 32 << 20
-MOST_SIGNS = 3_000_000  # braces, brackets and commas of a header: what it would be in memory
 MOST_FILES = 10_000
 _SUB = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # bits of dtypes that are no whole number of bytes
 _ZEROS = 4096  # bytes at a file's end that are looked at as lost
@@ -35,22 +32,14 @@ def look(path: Path, budget: Budget) -> Found:
 
 def parse_json(window: Window, at: int, size: int) -> Any:
     """Return JSON that lies in a file. Damage: it is none, or too large or too deep to be read."""
-    if size > LARGEST_HEADER:
+    if size > boundedjson.LARGEST:
         raise Damage(f"{window.name} has a header of {size:,} bytes, more than is read", intact=None)
-    raw = window.read(at, size)
-    if sum(raw.count(sign) for sign in (b"{", b"[", b",")) > MOST_SIGNS:
-        raise Damage(f"{window.name} has a header of more items than are read", intact=None)
     try:
-        return json.loads(raw, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
+        return boundedjson.loads(window.read(at, size), once=True)
+    except boundedjson.TooMuch as error:
+        raise Damage(f"{window.name} has a header that is not read: {error}", intact=None) from None
+    except ValueError:
         raise Damage(f"{window.name} is damaged: its header is not JSON, or names something twice") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError
-    return found
 
 
 def inspect(window: Window, budget: Budget, inside: Inside) -> None:
@@ -73,10 +62,12 @@ def inspect(window: Window, budget: Budget, inside: Inside) -> None:
     inside.tensors = len(tensors)
     inside.tree = header
     _count(window, header, tensors, 8 + size, inside)
-    _lost_end(window, tensors, 8 + size)
+    lost = _lost_end(window, tensors, 8 + size, window.zeros_at_end())
     if not budget.spend(window.size - 8 - size):
         inside.notes.append(f"the numbers of {window.name} were not looked at: it has {window.size:,} bytes")
         return
+    if not lost:
+        _lost_end(window, tensors, 8 + size, window.zeros_at_end(window.size))
     inside.finite = True
     for name, tensor in tensors.items():
         if not _finite(window, name, tensor, 8 + size):
@@ -84,23 +75,33 @@ def inspect(window: Window, budget: Budget, inside: Inside) -> None:
             raise Damage(f"{window.name}: {name} holds NaN or infinity", intact=None)
 
 
-def _places(window: Window, header: Mapping[str, Any], start: int) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    """Dtype, shape, first byte and last of each tensor in the order of the bytes; they must fill the file exactly."""
-    found: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
+_Entry = tuple[str, tuple[int, ...], int, int]
+"""Dtype, shape, first byte and last."""
+
+
+def _entry(window: Window, name: str, entry: Any) -> _Entry:
+    """What a header says of one tensor."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise Damage(f"{window.name} is damaged: its header does not say where {name[:80]} lies") from None
+    if len(shape) > MOST_DIMENSIONS:
+        raise Damage(f"{window.name} is damaged: {name[:80]} has {len(shape):,} dimensions")
+    if type(dtype) is not str or not all(type(one) is int and 0 <= one < 1 << 62 for one in (*shape, begin, end)):
+        raise Damage(f"{window.name} is damaged: its header does not say what {name[:80]} is")
+    bits = _SUB.get(dtype) or 8 * SIZES.get(dtype, 0)
+    if bits and count_of(shape) * bits != (end - begin) * 8:
+        raise Damage(f"{window.name} is damaged: {name[:80]} has not the bytes that its shape needs")
+    return dtype, shape, begin, end
+
+
+def _places(window: Window, header: Mapping[str, Any], start: int) -> dict[str, _Entry]:
+    """Each tensor's entry in the order of the bytes; they must fill the file exactly."""
+    found: dict[str, _Entry] = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        except (TypeError, KeyError, ValueError):
-            raise Damage(f"{window.name} is damaged: its header does not say where {name[:80]} lies") from None
-        numbers = (*shape, begin, end)
-        if type(dtype) is not str or not all(type(one) is int and 0 <= one < 1 << 62 for one in numbers):
-            raise Damage(f"{window.name} is damaged: its header does not say what {name[:80]} is")
-        bits = _SUB.get(dtype) or 8 * SIZES.get(dtype, 0)
-        if bits and math.prod(shape) * bits != (end - begin) * 8:
-            raise Damage(f"{window.name} is damaged: {name[:80]} has not the bytes that its shape needs")
-        found[name] = (dtype, shape, begin, end)
+        found[name] = _entry(window, name, entry)
     ordered = dict(sorted(found.items(), key=lambda one: one[1][2:]))
     at = 0
     for name, (_, _, begin, end) in ordered.items():
@@ -116,34 +117,32 @@ def _places(window: Window, header: Mapping[str, Any], start: int) -> dict[str, 
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], begin: int, end: int) -> Tensor:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
     storage = Storage(key="", dtype=None, numel=end - begin)
-    return Tensor(storage=storage, dtype=dtype, offset=0, shape=shape, stride=tuple(reversed(strides)))
+    return Tensor(storage=storage, dtype=dtype, offset=0, shape=shape, stride=dense_strides(shape))
 
 
-def _finite(window: Window, name: str, entry: tuple[str, tuple[int, ...], int, int], start: int) -> bool:
+def _finite(window: Window, name: str, entry: _Entry, start: int) -> bool:
     dtype, shape, begin, end = entry
     data = window.part(start + begin, end - begin, window.name)
-    if dtype not in SIZES or not Place(None, None, 0, watched=True).below(name).watched:
+    place = Place().path(name)
+    if dtype not in SIZES or not place.watches(shape):
         return True
     if all(finite_piece(dtype, piece) for piece in data.pieces()):
         return True
-    return finite_tensor(data, _tensor(dtype, shape, begin, end))
+    return finite_tensor(data, _tensor(dtype, shape, begin, end), mask=place.mask())
 
 
-def _lost_end(window: Window, tensors: Mapping[str, tuple[str, tuple[int, ...], int, int]], start: int) -> None:
+def _lost_end(window: Window, tensors: Mapping[str, _Entry], start: int, zeros: int) -> bool:
     """A crash leaves a file of the right length whose end is zeros. A tensor may be zeros too, but begins as such.
 
-    Damage if zeros begin inside a row of a tensor of numbers with a point, and reach to the end of the file.
+    Damage if zeros begin inside a row of a tensor of numbers with a point, and reach to the end of the file. False if
+    the file may end with more zeros than the ``zeros`` that were looked at.
     """
-    zeros = window.zeros_at_end()
     at = window.size - start - zeros  # the first zero
     if zeros < _ZEROS and zeros * 8 < window.size:
-        return
+        return True
+    if not window.zeros_known(zeros):
+        return False
     for name, (dtype, shape, begin, end) in tensors.items():
         if not begin < at < end or dtype not in ("F64", "F32", "F16", "BF16"):
             continue
@@ -154,6 +153,7 @@ def _lost_end(window: Window, tensors: Mapping[str, tuple[str, tuple[int, ...], 
         if (row > size and (first - begin) % row) or (not row and beyond):
             raise Damage(f"{window.name}: its last {zeros:,} bytes are zeros, from the middle of {name[:80]} on",
                          complete=False)  # fmt: skip
+    return True
 
 
 def _count(window: Window, header: Mapping[str, Any], tensors: Mapping[str, Any], start: int, inside: Inside) -> None:
@@ -169,16 +169,12 @@ def _count(window: Window, header: Mapping[str, Any], tensors: Mapping[str, Any]
         plain: Any = value
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
             plain = int(value)
-        for place, one in walk({key: plain}):
-            counts.take(place, one)
+        counts.take(Place().below(key), plain)
     for name, (dtype, shape, begin, end) in tensors.items():
-        if math.prod(shape) == 1 and dtype in SIZES:
+        if count_of(shape) == 1 and dtype in SIZES:
             tensor = _tensor(dtype, shape, begin, end)
             tensor.offset = begin
-            top = Place(None, None, 0, watched=True)
-            for part in name.split(".")[:12]:
-                top = top.below(part)
-            counts.take(top, tensor)
+            counts.take(Place().path(name), tensor)
     inside.step, inside.values = counts.step, counts.values
 
 

@@ -6,6 +6,7 @@ their tensors lie between pickles. What a folder of such files is together is ju
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +14,18 @@ from typing import Any
 
 from overnight.inspector import opcodes, zips
 from overnight.inspector.counts import Counts, top_keys
-from overnight.inspector.findings import Budget, Damage, Found
-from overnight.inspector.objects import SIZES, Array, Place, Storage, Tensor, number, walk
-from overnight.inspector.scanning import finite_array, finite_piece, finite_tensor
+from overnight.inspector.findings import UNFORESEEN, Budget, Damage, Found, beyond
+from overnight.inspector.objects import SIZES, Array, Storage, Tensor, number, walk
+from overnight.inspector.places import Place
+from overnight.inspector.scanning import cost, finite_array, finite_piece, finite_tensor
 from overnight.inspector.source import Source, Window
 from overnight.inspector.symbols import TooLarge, Unreadable
 
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """How files of torch before 1.6 begin: a pickle of a number."""
+_TAR = frozenset(("sys_info", "pickle", "tensors", "storages"))  # members of the oldest form
 _SMALL = 1 << 16
+_MOST_AGAIN = 1 << 28  # bytes beyond four times its own that are read to look at the tensors in a storage one by one
 _ABOUT = (".format_version", ".storage_alignment", "byteorder", "version", ".data/serialization_id", ".data/version")
 
 
@@ -68,7 +72,7 @@ def look_with(path: Path, inspector: Callable[[Window, Inside], None]) -> Found:
         with Source(path) as source:
             size, saved_at = source.size, source.saved_at
             try:
-                inspector(source.whole(), inside)
+                guarded(source, lambda: inspector(source.whole(), inside))
             except Damage:
                 source.unchanged()  # what looks damaged may be a file that is being written just now
                 raise
@@ -83,8 +87,16 @@ def look_with(path: Path, inspector: Callable[[Window, Inside], None]) -> Found:
     )  # fmt: skip
 
 
-def inspect(window: Window, budget: Budget, inside: Inside) -> None:
-    """Look at one archive, a whole file or a part of one; Damage ends the look."""
+def guarded(source: Source, act: Callable[[], None]) -> None:
+    """Do something with a file; whatever it raises is a Damage, the last guard for what was not thought of."""
+    try:
+        act()
+    except UNFORESEEN as error:
+        raise beyond(source.name, error) from None
+
+
+def inspect(window: Window, budget: Budget, inside: Inside, top: Place | None = None) -> None:
+    """Look at one archive, a whole file or a part of one; Damage ends the look. ``top`` is where its value lies."""
     if not zips.is_zip(window):
         _other_form(window, window.read(0, 512), inside)
         return
@@ -95,7 +107,7 @@ def inspect(window: Window, budget: Budget, inside: Inside) -> None:
         raise Damage(f"{window.name} is no file of torch, or data.pkl is missing in it", complete=False)
     if f"{prefix}constants.pkl" in archive.members:
         inside.form = "torch script"
-    checker = _Content(archive, prefix, inside)
+    checker = _Content(archive, prefix, inside, top)
     checker.structure()
     checker.content(budget)
 
@@ -106,15 +118,32 @@ def _other_form(window: Window, begin: bytes, inside: Inside) -> None:
         inside.notes.append(f"{window.name} has the form of torch before 1.6, which holds no checksums; it is not read")
         return
     if begin[257:262] == b"ustar":
-        inside.form = "torch tar"
-        inside.notes.append(f"{window.name} is a tar archive, as torch wrote them before 0.1.10; it is not read")
-        return
+        if _TAR.intersection(_tar_names(window)):
+            inside.form = "torch tar"
+            inside.notes.append(f"{window.name} has the form of torch before 0.1.10, a tar archive; it is not read")
+            return
+        inside.maker = "unknown"
+        raise Damage(f"{window.name} is a tar archive of something else, no file of torch.save", intact=None)
     inside.maker = "unknown"
     if not window.size:
         raise Damage(f"{window.name} is empty", complete=False)
     if not begin.strip(b"\0"):
         raise Damage(f"{window.name} begins with zeros: it was never written, or lost in a crash", complete=False)
     raise Damage(f"{window.name} is no file of torch.save", intact=None)
+
+
+def _tar_names(window: Window) -> list[str]:
+    """The names of the first members of a tar archive; headers of their attributes come before them."""
+    names: list[str] = []
+    at = 0
+    while len(names) < 8:
+        head = window.read(at, 512)
+        digits = head[124:136].strip(b"\0 ")
+        if head[257:262] != b"ustar" or not digits or digits.strip(b"01234567"):
+            break
+        names.append(head[:100].rstrip(b"\0").decode("latin-1").removeprefix("./"))
+        at += 512 + -(-int(digits, 8) // 512) * 512
+    return names
 
 
 def _prefix(archive: zips.Archive) -> str:
@@ -129,7 +158,8 @@ def _prefix(archive: zips.Archive) -> str:
 class _Content:
     """One archive of torch: what lies in it, and whether it is as it should be."""
 
-    def __init__(self, archive: zips.Archive, prefix: str, inside: Inside) -> None:
+    def __init__(self, archive: zips.Archive, prefix: str, inside: Inside, top: Place | None) -> None:
+        self.top = top or Place()
         self.archive = archive
         self.prefix = prefix
         self.inside = inside
@@ -170,12 +200,15 @@ class _Content:
         if self.inside.form == "torch script":
             self.inside.complete = True
             return
-        self._walk(pickled.value)
         self.walked = True
+        try:
+            self._walk(pickled.value)
+        except Unreadable as error:
+            raise Damage(f"{self.name}: data.pkl cannot be read: {error}", intact=None) from None
         missing = [key for key in self.storages if self.member(key) is None]
         if missing:
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise Damage(f"{self.name}: the member data/{missing[0]}{more} is missing", complete=False)
+            raise Damage(f"{self.name}: the member data/{missing[0][:80]}{more} is missing", complete=False)
         self._check_sizes()
         self.inside.complete = True
 
@@ -185,19 +218,24 @@ class _Content:
 
     def _walk(self, root: Any) -> None:
         counts = Counts(self._scalar)
-        for place, value in walk(root):
+        arrays = opcodes.LARGEST
+        for place, value in walk(root, self.top):
             if isinstance(value, Tensor):
                 self._tensor(place, value)
             elif isinstance(value, Storage):
                 self._storage(value)
             elif isinstance(value, Array):
                 self.inside.tensors += 1
-                if place.watched and not finite_array(value):
+                arrays -= value.size  # the bytes of one may be those of many more
+                if arrays < 0 and self.walked:
+                    self.inside.notes.append(f"{self.name}: not all arrays of numpy in data.pkl were looked at")
+                    self.walked = False
+                if self.walked and place.watches(value.shape) and not finite_array(value, mask=place.mask()):
                     self._not_finite(place)
-            elif value != value and place.key == "lr":  # noqa: PLR0124 - NaN, whatever its type
+            elif place.key == "lr" and isinstance(value, float) and not math.isfinite(value):
                 self._not_finite(place)
             counts.take(place, value)
-            if place.above is None:
+            if place is self.top and self.inside.single is None:
                 self.inside.single = self._single(value)
         self.inside.step, self.inside.values = counts.step, counts.values
 
@@ -222,7 +260,7 @@ class _Content:
             raise Damage(
                 f"{self.name}: {place.words()} reaches beyond its storage data/{tensor.storage.key}", intact=None
             )
-        if place.watched and tensor.dtype is not None:
+        if tensor.dtype is not None and place.watches(tensor.shape):
             self.watched.setdefault(tensor.storage.key, []).append(tensor)
             self.places[id(tensor)] = place
 
@@ -272,7 +310,14 @@ class _Content:
                 suspect = True  # but its bytes may lie outside of every tensor, or be a mask
         if not suspect and all(one.dtype == dtype for one in tensors):
             return
+        left = 4 * member.size + _MOST_AGAIN
         for tensor in tensors:
-            if not finite_tensor(self.archive.data(member), tensor, big=self.big):
-                self._not_finite(self.places[id(tensor)])
+            left -= cost(tensor)
+            if left < 0:  # thousands of views of one storage
+                self.inside.notes.append(f"{self.name}: not all views of {member.name} were looked at")
+                self.walked = False
+                return
+            place = self.places[id(tensor)]
+            if not finite_tensor(self.archive.data(member), tensor, mask=place.mask(), big=self.big):
+                self._not_finite(place)
                 return

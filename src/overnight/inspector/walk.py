@@ -13,16 +13,16 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from overnight.checkpoint import listing
+from overnight.checkpoint import manifest as manifests
 from overnight.errors import UsageError
-from overnight.inspector import accelerate, files, lightning, orbax, own, trainer
+from overnight.inspector import accelerate, files, folders, lightning, loading, naming, orbax, own, plain, trainer
 from overnight.inspector.findings import Budget, Found
 from overnight.inspector.folders import Folder, is_leftover, listed
-from overnight.inspector.joining import NO_OPTIMIZER, joined, refused_by_weights_only
+from overnight.inspector.joining import NO_CHECKPOINT, NO_OPTIMIZER, ONLY_OPTIMIZER, lacking
 
-FILES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".zip", ".tar", ".pkl", ".pickle")
-"""Names of files that are looked at; what proves to be no checkpoint under one of DOUBTFUL is passed over."""
-DOUBTFUL = (".bin", ".npz", ".zip", ".tar", ".pkl", ".pickle")
 BESIDE = frozenset(
     (
         "training_args.bin",
@@ -35,12 +35,15 @@ BESIDE = frozenset(
     )
 )
 """Parts of checkpoints, which are none by themselves."""
-PART = re.compile(r"rng_state(_\d+)?\.pth|.*-\d{5}-of-\d{5}\..*")
-OWN_NAME = re.compile(r"step-\d{8,}(?:\.\d+)?")
-KEPT = frozenset("run number generation ancestors reason files best_model_path best_model_checkpoint".split())
+KEPT = frozenset(
+    "run number generation ancestors saved reason keep metrics files best best_model_checkpoint epoch lag".split()
+)
 """Values of a checkpoint that are still wanted when all of them are set beside each other."""
 UNREAD = re.compile(r"(?:was|were) not looked at: it has [\d,]+ bytes$")
-STEP_FOLDER = re.compile(r"(?:checkpoint|ckpt|step|global_step|iter|epoch)[-_=]?\d{1,18}", re.IGNORECASE)
+OPTIMIZER_STEP = re.compile(r"(?:.*\.)?state\..*\.step")
+OPTIMIZER_KEYS = ({"state", "param_groups"}, {"state", "param_groups", "loss_scaler"})
+MOST_OPENED = 200
+"""Folders one level down that are opened at most to see whether checkpoints lie in them."""
 
 
 Each = Callable[[Sequence[Path], Callable[[Path], Found | None]], list[Found | None]]
@@ -50,13 +53,13 @@ Each = Callable[[Sequence[Path], Callable[[Path], Found | None]], list[Found | N
 class Survey:
     """What was found: checkpoints, in the order of names, and sentences about what else is there.
 
-    ``pointed`` are paths that a link beside them leads to: they are not removed, so that no link leads to nowhere.
-    ``elsewhere`` are folders one level down in which checkpoints may lie.
+    ``pointed`` are paths that a link beside them leads to, ``names`` all that lies there.
     """
 
     found: list[Found]
     notes: list[str] = field(default_factory=list)
     pointed: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
 
 
 def look(path: Path, budget: Budget) -> Found | None:
@@ -74,9 +77,17 @@ def look(path: Path, budget: Budget) -> Found | None:
         tree=None,
         keys=(),
         globals=(),
-        values={key: value for key, value in found.values.items() if key.rpartition(".")[2] in KEPT},
+        values=_kept(found),
         notes=tuple(note for note in found.notes if not UNREAD.search(note)),
     )
+
+
+def _kept(found: Found) -> dict[str, Any]:
+    values = {key: value for key, value in found.values.items() if key in KEPT}
+    if found.maker in ("torch", "lightning"):
+        steps = [folders.whole_number(value) for key, value in found.values.items() if OPTIMIZER_STEP.fullmatch(key)]
+        values["counted"] = max((one for one in steps if one is not None), default=None)
+    return values
 
 
 def _unseen(path: Path, error: OSError) -> Found:
@@ -93,21 +104,27 @@ def _unseen(path: Path, error: OSError) -> Found:
 
 def _file(path: Path, budget: Budget) -> Found | None:
     found = files.look(path, budget)
-    if found.maker == "unknown" and path.suffix in DOUBTFUL:
+    if path.name.endswith(plain.DOUBTFUL) and (found.maker == "unknown" or _only_archive(path, found)):
         return None
     if found.problem is None:
-        found = replace(found, notes=(*found.notes, *refused_by_weights_only([(path.name, found)])))
+        found = replace(found, notes=(*found.notes, *loading.refused_by_weights_only([(path.name, found)])))
     if lightning.is_one(found):
         return lightning.of_file(found)
-    if found.maker in ("torch", "safetensors") and found.problem is None and not _trains(found):
-        return replace(found, notes=tuple(dict.fromkeys((*found.notes, NO_OPTIMIZER))))
-    return found
+    if found.maker == "unknown" or found.problem is not None:
+        return found
+    notes = [*found.notes]
+    if any(set(found.keys) == keys for keys in OPTIMIZER_KEYS):
+        notes.append(ONLY_OPTIMIZER)
+    elif not plain.trains(found) and found.complete is True:
+        notes.append(NO_OPTIMIZER)
+    if found.step is None and naming.words(path.name) & naming.ASIDE:
+        notes.append(NO_CHECKPOINT)
+    return replace(found, notes=tuple(dict.fromkeys(notes)))
 
 
-def _trains(found: Found) -> bool:
-    """Say whether there is a sign of an optimizer's state in a file."""
-    words = [key.lower() for key in (*found.keys, *list(found.values)[:200])]
-    return any("optim" in word or "exp_avg" in word or "momentum" in word for word in words)
+def _only_archive(path: Path, found: Found) -> bool:
+    """Say whether a tar archive is one of data, and not what torch once wrote under such a name."""
+    return found.form == "torch tar" and not path.name.endswith((".pth.tar", ".pt.tar"))
 
 
 def _folder(folder: Folder, budget: Budget) -> Found | None:
@@ -125,33 +142,15 @@ def _folder(folder: Folder, budget: Budget) -> Found | None:
         return trainer.look(folder, budget, files.look)
     if ".metadata" in folder.files or any(name.endswith(".distcp") for name in folder.files):
         return files.look(folder.path, budget)
-    return _plain(folder, budget)
+    return plain.look(folder, budget, files.look)
 
 
 def _killed_own(folder: Folder) -> bool:
     """Say whether a folder has the name of one of ours, and no file that ours does not have."""
-    ours = ("MANIFEST.json", "train_state.pt", "train_state.json")
-    return bool(OWN_NAME.fullmatch(folder.name)) and all(
+    ours = (manifests.NAME, "train_state.pt", "train_state.json")
+    return bool(listing.NAMED.fullmatch(folder.name)) and all(
         name in ours or name.endswith(".safetensors") for name in folder.files
     )
-
-
-def _plain(folder: Folder, budget: Budget) -> Found | None:
-    """Return a folder of states that no known maker lays out so: ``model.pt`` and ``optim.pt``, or weights alone."""
-    names = [name for name in sorted(folder.files) if name.endswith((*FILES, ".index.json")) and not is_leftover(name)]
-    whole = any(name.endswith(".index.json") for name in names)
-    names = [name for name in names if not (whole and PART.fullmatch(name))]
-    parts = {name: files.look(folder.path / name, budget) for name in names}
-    parts = {name: one for name, one in parts.items() if one.maker != "unknown" or not name.endswith(DOUBTFUL)}
-    if not parts:
-        empty = STEP_FOLDER.fullmatch(folder.name) and not folder.folders
-        missing = ["nothing of a checkpoint in it"]
-        return joined(folder, "unknown", [], step=None, missing=missing) if empty else None
-    notes = [] if any("optim" in name.lower() or _trains(one) for name, one in parts.items()) else [NO_OPTIMIZER]
-    makers = {one.maker for one in parts.values() if one.maker != "unknown"}
-    maker = makers.pop() if len(makers) == 1 else "torch" if "torch" in makers else "unknown"
-    steps = [one.step for one in parts.values() if one.step is not None]
-    return joined(folder, maker, list(parts.values()), step=max(steps, default=None), notes=notes)
 
 
 # -- a folder of checkpoints -----------------------------------------------------------------------------------------
@@ -170,19 +169,23 @@ def survey(path: Path, budget: Budget, each: Each) -> Survey:
         ) from None
     if not stat.S_ISDIR(kind):
         single = look(path, budget) or Found(path=str(path), maker="unknown", problem=f"{path.name} is no checkpoint")
-        return Survey(found=[single])
+        return Survey(found=_beside([single]))
     folder = listed(path)
     if folder.unreadable is not None:
         raise UsageError(f"{path} {folder.unreadable}; mend its permissions, or give another folder")
     inside = _inside(folder)
     if _is_one(folder, inside.paths):
         one = look(path, budget)
-        return Survey(found=[] if one is None else [one], notes=inside.notes)
+        return Survey(found=[] if one is None else _beside([one]), notes=inside.notes)
     seen = [one for one in each(inside.paths, lambda entry: look(entry, budget)) if one is not None]
     if not seen and not inside.dangling:
+        one = plain.look(folder, budget, files.look) if naming.STEP_FOLDER.fullmatch(folder.name) else None
+        if one is not None and one.complete is not False:
+            return Survey(found=[one], notes=inside.notes)
         inside.notes.extend(_elsewhere(folder))
     found = _beside([*seen, *inside.dangling])
-    return Survey(found=found, notes=[*inside.notes, *_two_runs(found)], pointed=frozenset(inside.pointed))
+    return Survey(found=found, notes=[*inside.notes, *_two_runs(found)], pointed=frozenset(inside.pointed),
+                  names=tuple(sorted((*folder.files, *folder.folders))))  # fmt: skip
 
 
 def _is_one(folder: Folder, inside: Sequence[Path]) -> bool:
@@ -216,9 +219,9 @@ def _inside(folder: Folder) -> _Inside:
             if not name.startswith("."):
                 inside.paths.append(path)
         elif name in folder.strange:
-            if name.endswith(FILES):
+            if name.endswith(naming.FILES):
                 inside.notes.append(f"{name} is no file: a pipe, a socket or a device")
-        elif name.endswith(FILES) and name not in BESIDE and not PART.fullmatch(name):
+        elif name.endswith(naming.FILES) and name not in BESIDE and not plain.PART.fullmatch(name):
             inside.paths.append(path)
     if left:
         shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
@@ -232,19 +235,36 @@ def _link(path: Path, folder: Folder, inside: _Inside) -> None:
         error = FileNotFoundError(2, "No such file or directory")
         inside.dangling.append(_unseen(path, error))
         return
-    real = Path(os.path.realpath(path))
-    if real.parent == Path(os.path.realpath(folder.path)):
-        inside.pointed.add(str(folder.path / real.name))
-        inside.notes.append(f"{path.name} is a link to {real.name}")
-    elif path.name.endswith(FILES) or path.name in folder.folders:
+    real, here = Path(os.path.realpath(path)), Path(os.path.realpath(folder.path))
+    if real == here or real in here.parents:
+        inside.notes.append(f"{path.name} is a link that leads back to {real}; it is not followed")
+    elif here in real.parents:
+        inside.pointed.add(str(folder.path / real.relative_to(here).parts[0]))
+        inside.notes.append(f"{path.name} is a link to {real.relative_to(here)}")
+    elif path.name.endswith(naming.FILES) or path.name in folder.folders:
         inside.notes.append(f"{path.name} is a link to {real}")
         inside.paths.append(path)
 
 
 def _elsewhere(folder: Folder) -> list[str]:
     """Return where one level further down checkpoints may lie: ``checkpoints/`` of Lightning and Accelerate."""
-    likely = [name for name in sorted(folder.folders) if "checkpoint" in name.lower() or "ckpt" in name.lower()]
-    return [f"nothing here, but there is a folder {folder.path / name}" for name in likely[:3]]
+    likely = []
+    for name in sorted(folder.folders)[:MOST_OPENED]:
+        named = "checkpoint" in name.lower() or "ckpt" in name.lower()
+        if named or (not name.startswith(".") and _holds_some(folder.path / name)):
+            likely.append(name)
+    more = [f"and {len(likely) - 3} more such folders"] if len(likely) > 3 else []
+    return [f"nothing here, but there is a folder {folder.path / name}" for name in likely[:3]] + more
+
+
+def _holds_some(path: Path) -> bool:
+    try:
+        names = [entry.name for entry in os.scandir(path)]
+    except OSError:
+        return False
+    return any(naming.STEP_FOLDER.fullmatch(one) for one in names) or plain.is_series(
+        one for one in names if one.endswith(naming.FILES)
+    )
 
 
 def _beside(found: Sequence[Found]) -> list[Found]:
@@ -253,32 +273,49 @@ def _beside(found: Sequence[Found]) -> list[Found]:
     A killed save may have left so little that only its neighbours tell who made it: diffusers gives folders of
     Accelerate the names of Trainer's.
     """
-    neighbours = [one for one in found if one.maker == "accelerate" and one.complete is True]
-    named_alike = any(trainer.NAME.fullmatch(Path(one.path).name) for one in neighbours)
-    whole_trainer = any(one.maker == "trainer" and one.complete is True for one in found)
+    whole = [one for one in found if one.complete is True]
+    accelerated = [one for one in whole if one.maker == "accelerate"]
+    named_alike = any(trainer.NAME.fullmatch(Path(one.path).name) for one in accelerated)
+    theirs = [one for one in whole if one.maker == "trainer"]
+    alike = trainer.Neighbours(theirs)
+    of_lightning = any(map(lightning.is_one, found))
     changed = []
     for one in found:
-        if one.maker == "trainer" and one.complete is False and named_alike and not whole_trainer:
+        if one.maker == "trainer" and one.complete is False and named_alike and not theirs:
             changed.append(accelerate.look(listed(Path(one.path)), Budget(0), files.look))
+        elif one.maker == "trainer":
+            changed.append(trainer.beside(one, alike))
         elif one.maker in ("torch", "unknown") and one.complete is False and one.path.endswith(lightning.SUFFIX):
-            changed.append(replace(one, maker="lightning") if any(map(lightning.is_one, found)) else one)
-        elif one.maker == "accelerate":
-            older = [other for other in neighbours if other is not one and _before(other, one)]
-            changed.append(accelerate.beside(one, older))
+            changed.append(replace(one, maker="lightning") if of_lightning else one)
         else:
             changed.append(one)
-    return changed
+    return _lacking(changed)
 
 
-def _before(one: Found, other: Found) -> bool:
-    if one.step is not None and other.step is not None:
-        return one.step <= other.step
-    return _number(one) < _number(other)
+def _lacking(found: list[Found]) -> list[Found]:
+    """Return the findings, each with a problem that lacks a file which all those of its maker before it have."""
+    common: dict[str, set[str]] = {}
+    changed = {id(one): one for one in found}
+    for one in sorted(found, key=_place):
+        kinds = one.values.get("files")
+        if one.complete is not True or not isinstance(kinds, tuple) or one.maker == "trainer":
+            continue
+        before = common.get(one.maker)
+        if before is None:
+            common[one.maker] = set(kinds)
+            continue
+        if one.maker == "accelerate":
+            changed[id(one)] = accelerate.beside(one, before)
+        else:
+            changed[id(one)] = lacking(one, before)
+        if changed[id(one)] is one:
+            before &= set(kinds)
+    return [changed[id(one)] for one in found]
 
 
-def _number(found: Found) -> int:
-    numbers = re.findall(r"\d{1,18}", Path(found.path).name)
-    return int(numbers[-1]) if numbers else -1
+def _place(found: Found) -> int:
+    number = naming.read(Path(found.path).name).number if found.step is None else found.step
+    return -1 if number is None else number
 
 
 def _two_runs(found: Sequence[Found]) -> list[str]:

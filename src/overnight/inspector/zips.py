@@ -18,6 +18,7 @@ from overnight.inspector.source import PIECE, Window
 
 LARGEST_DIRECTORY = 64 << 20
 MOST_MEMBERS = 400_000
+MOST_EXTRAS = 32  # fields in the header of a member
 STORED, DEFLATED = 0, 8
 
 _END, _END64, _LOCATOR = b"PK\5\6", b"PK\6\6", b"PK\6\7"
@@ -74,9 +75,14 @@ class Archive:
             where = self.window.name
             raise Damage(f"{where}: the content of {member.name} is not what its CRC says{_zeros(self.window)}")
 
-    def begin(self, member: Member) -> bytes:
-        """Return the first 1 MiB of a member's content at most, nothing compared."""
-        return next((bytes(piece) for piece in self._unpacked(member)), b"")
+    def begin(self, member: Member, size: int) -> bytes:
+        """Return the first bytes of a member's content, nothing compared; ``size`` is a small one."""
+        if member.method == STORED:
+            return self.data(member).read(0, size)
+        try:
+            return zlib.decompressobj(-15).decompress(self.data(member).read(0, 2 * size + 1024), size)
+        except zlib.error:
+            raise Damage(f"{self.window.name}: {member.name} cannot be unpacked") from None
 
     def _unpacked(self, member: Member) -> Iterator[memoryview]:
         if member.method == STORED:
@@ -187,6 +193,7 @@ def _directory64(window: Window, at: int, small: tuple[int, int, int], *, strict
 
 def _members(window: Window, raw: bytes, count: int, *, strict: bool) -> list[Member]:
     found: list[Member] = []
+    places: set[int] = set()
     odd: set[tuple[int, ...]] = set()
     at = 0
     for _ in range(count):
@@ -204,6 +211,9 @@ def _members(window: Window, raw: bytes, count: int, *, strict: bool) -> list[Me
             if comment or len(odd) > 1:
                 raise Damage(f"{window.name} is damaged in its list of members")
         found.append(_member(window, fields, name, extra, strict=strict))
+        if found[-1].header_at in places:
+            raise Damage(f"{window.name}: {found[-1].name} overlaps another member")
+        places.add(found[-1].header_at)
         at = end
     if at != len(raw):
         raise Damage(f"{window.name} is damaged in its list of members")
@@ -257,8 +267,9 @@ def _large(window: Window, extra: bytes, size: int, packed: int, at: int, *, str
 
 
 def _extras(window: Window, extra: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 4 <= len(extra):
+    at = count = 0
+    while at + 4 <= len(extra) and count < MOST_EXTRAS:
+        count += 1
         kind, length = struct.unpack_from("<HH", extra, at)
         if at + 4 + length > len(extra):
             break
