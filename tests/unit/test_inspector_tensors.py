@@ -95,6 +95,14 @@ def test_an_end_of_zeros(part: float, tmp_path: Path) -> None:
     assert "zeros" in str(found.problem)
 
 
+def test_an_end_of_zeros_in_a_flat_tensor_begins_with_a_page(tmp_path: Path) -> None:
+    data = safetensors.save({"flat": torch.rand(100_000) + 1})
+    for at in (4096, 200_704, 393_216):
+        found = look(data[:at] + bytes(len(data) - at), tmp_path)
+        assert (found.complete, found.intact) == (False, False)
+    assert look(data[:200_708] + bytes(len(data) - 200_708), tmp_path).problem is None  # a buffer that is half full
+
+
 def test_zeros_that_are_meant(tmp_path: Path) -> None:
     """Whole tensors and whole rows of zeros: what is not trained yet looks like that."""
     state = {f"layer{at}": torch.randn(101, 77) for at in range(3)}

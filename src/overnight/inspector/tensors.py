@@ -22,7 +22,7 @@ from overnight.inspector.torchzip import Inside, look_with
 
 MOST_FILES = 10_000
 _SUB = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # bits of dtypes that are no whole number of bytes
-_ZEROS = 4096  # bytes at a file's end that are looked at as lost
+_ZEROS = 4096  # bytes at a file's end that are looked at as lost: a page
 
 
 def look(path: Path, budget: Budget) -> Found:
@@ -135,7 +135,8 @@ def _finite(window: Window, name: str, entry: _Entry, start: int) -> bool:
 def _lost_end(window: Window, tensors: Mapping[str, _Entry], start: int, zeros: int) -> bool:
     """A crash leaves a file of the right length whose end is zeros. A tensor may be zeros too, but begins as such.
 
-    Damage if zeros begin inside a row of a tensor of numbers with a point, and reach to the end of the file. False if
+    Damage if zeros begin inside a row of a tensor of numbers with a point, or with a page inside one that is the last
+    and has no rows, and reach to the end of the file. False if
     the file may end with more zeros than the ``zeros`` that were looked at.
     """
     at = window.size - start - zeros  # the first zero
@@ -150,7 +151,9 @@ def _lost_end(window: Window, tensors: Mapping[str, _Entry], start: int, zeros: 
         row = shape[-1] * size if len(shape) > 1 else 0
         first = begin + -(-(at - begin) // size) * size  # zeros may begin with the low bytes of a number
         beyond = sum(one[3] > one[2] for one in tensors.values() if one[2] >= end)
-        if (row > size and (first - begin) % row) or (not row and beyond):
+        # What a file system had not written out begins with a page; a flat tensor that is not full begins anywhere.
+        page = not row and (start + first) % _ZEROS == 0
+        if (row > size and (first - begin) % row) or (not row and beyond) or page:
             raise Damage(f"{window.name}: its last {zeros:,} bytes are zeros, from the middle of {name[:80]} on",
                          complete=False)  # fmt: skip
     return True
