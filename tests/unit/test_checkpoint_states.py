@@ -529,3 +529,23 @@ def test_parameters_of_another_dtype_take_their_optimizer_along(tmp_path: Path, 
 def test_a_name_that_other_savers_use_is_no_value_to_be_saved(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"there is no argument {name}"):
         Checkpointer(tmp_path, **{"w": torch.ones(2), name: 5})
+
+
+def test_torchs_own_word_for_a_full_disk_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Checkpointer(tmp_path, every=1, async_=False, model=model, optimizer=optimizer) as ckpt:
+        for step in ckpt.steps(3):
+            with monkeypatch.context() as patched:
+                if step == 2:
+                    patched.setattr(torch, "save", full)
+                    ckpt.save()
+                    next_one = ckpt._saver
+                    next_one.save(ckpt._given.states(), ckpt._account.draft(1, ckpt._start, "asked"))
+    assert "as when a disk is full" in capsys.readouterr().err
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))][-1] == "step-00000003"

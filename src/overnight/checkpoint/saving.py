@@ -77,7 +77,9 @@ class Saver:
             try:
                 self.link.warm(size, torch="torch" in sys.modules)
             except SaveError as error:
-                self.warn(f"nothing can be saved for now: {error}")  # and the next save tries it again
+                self.warn(
+                    f"no process can be started to save beside the training: {error}"
+                )  # the next save tries again
         return size
 
     def save(self, states: Mapping[str, Any], draft: Manifest, *, beside: bool = True) -> None:

@@ -232,8 +232,10 @@ def _reason(error: BaseException, opened: Sequence[DirectFile], folder: Path) ->
         }.get(failed.errno or 0, "the next save is tried all the same")
         return f"{place}: {failed.strerror or failed} ({errno.errorcode.get(failed.errno or 0, '?')}); {advice}"
     if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
-        free = publish.in_words(publish.free_bytes(folder))
-        return f"torch could not write its file, as when a disk is full: {folder} has {free} free ({error})"
+        free = "unknown"
+        with contextlib.suppress(OSError):
+            free = publish.in_words(publish.free_bytes(folder))
+        return f"torch could not write its file, as when a disk is full: {folder}, free there: {free} ({error})"
     return str(error) or type(error).__name__
 
 
