@@ -65,11 +65,12 @@ class Chain:
             time.sleep(0.004)
 
     def writers(self) -> list[int]:
-        """Return the children of the training: the writer, if it was started."""
+        """Return the writer among the children of the training, if it was started; data workers are others."""
         assert self.process is not None
         with contextlib.suppress(OSError):
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-            return [int(pid) for pid in children.read_text().split()]
+            pids = children.read_text().split()
+            return [int(pid) for pid in pids if b"checkpoint.writer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         return []
 
     def kill(self, who: str) -> None:
@@ -86,9 +87,8 @@ class Chain:
             for pid in writers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.until(lambda: "was ended by SIGKILL" in self.text()[place:], "hearing of its writer's end")
-            place = len(self.text())
-            self.until(lambda: "saved step-" in self.text()[place:], "saving again")
+            # One that had nothing to do yet is replaced without a word: three saves, for two may have been told late.
+            self.until(lambda: self.text()[place:].count("saved step-") > 2, "saving again")
         pids = [self.process.pid, *(self.writers() if who != "trainer" else [])]
         self.random.shuffle(pids)
         for pid in pids:
