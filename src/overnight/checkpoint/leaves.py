@@ -239,10 +239,14 @@ def _plain(value: Any, path: Path = ()) -> Any:
     raise _strange(value, path)
 
 
+def class_of(value: object) -> str:
+    """Return the class of an object, as module and name."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 def _strange(value: object, path: Path) -> CheckpointError:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return CheckpointError(
-        f"{words(path)} holds a {kind}, which could be read back only by running code from the file; "
+        f"{words(path)} holds a {class_of(value)}, which could be read back only by running code from the file; "
         f"keep numbers, words, lists, dicts and tensors in a state_dict, or give the object a state_dict() of its own"
     )
 

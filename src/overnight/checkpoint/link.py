@@ -328,11 +328,7 @@ class Link:
         if self._process is not None:
             self._process.returncode = 0  # not a child of this process: nothing is to be reaped, or complained about
         if self.lock is not None:
-            # Not closed: its owner may close this number in the child, and must not hit another file by it.
-            with contextlib.suppress(OSError):
-                empty = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-                os.dup2(empty, self.lock, inheritable=False)
-                os.close(empty)
+            lock.let_go(self.lock)
             self.lock = None
         self._clear()
 

@@ -95,18 +95,24 @@ _HELD: dict[int, tuple[int, int]] = {}
 """Handles that this process has taken, and the files that they are of; a handle may have been closed since."""
 
 
-def _forked() -> None:
-    """Let go in a forked child: a data worker that outlives its training would keep the folder from the next one.
+def let_go(handle: int) -> None:
+    """Let go of a lock in a forked child, whose owner may close this number there and must not hit another file by it.
 
-    Nothing is closed: the owner may close this number in the child, and must not hit another file by it.
+    So nothing is closed: the number leads nowhere from now on.
     """
+    with contextlib.suppress(OSError):
+        empty = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(empty, handle, inheritable=False)
+        os.close(empty)
+
+
+def _forked() -> None:
+    """A data worker that outlives its training would keep the folder from the next one."""
     for handle, file in _HELD.items():
         with contextlib.suppress(OSError):
             found = os.fstat(handle)
             if (found.st_dev, found.st_ino) == file:
-                empty = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-                os.dup2(empty, handle, inheritable=False)
-                os.close(empty)
+                let_go(handle)
     _HELD.clear()
 
 

@@ -1,8 +1,8 @@
 """What is handed over to be saved: models, optimizers, arrays, generators, plain values; their state, and its files.
 
 Whatever has ``state_dict`` and ``load_state_dict`` is asked for its state; how it gets it back is in ``restoring``.
-Wrappers that only rename (``torch.compile``, DistributedDataParallel) are
-looked through, so that a checkpoint fits the model with and without them.
+Wrappers that only rename (``torch.compile``, DistributedDataParallel) are looked through, so that a checkpoint fits the
+model with and without them.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def renamed(state: Any, change: Callable[[str], str]) -> Any:
 
 def kind(value: Any) -> str:
     """Return the class of a part, as module and name."""
-    made = type(bare(value))
-    return f"{made.__module__}.{made.__qualname__}"
+    return leaves.class_of(bare(value))
 
 
 class States(dict[str, Any]):
@@ -104,10 +103,9 @@ def check(name: str, value: Any) -> None:
         for at, one in enumerate(value):
             check(f"{name}.{at}", one)
     else:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise CheckpointError(
-            f"{name} is a {kind}: hand over something with state_dict() and load_state_dict(), an array or a plain "
-            f"value (and a random generator by a name of its own)"
+            f"{name} is a {leaves.class_of(value)}: hand over something with state_dict() and load_state_dict(), an "
+            f"array or a plain value (and a random generator by a name of its own)"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle  # for the name of an error only: nothing is unpickled
-import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -173,8 +172,3 @@ def _numpy(leaf: Any, data: memoryview) -> Any:
 def _scalar(array: Any) -> Any:
     """Return an array without dimensions as the scalar that it was, or at least works as."""
     return array[()] if not array.shape else array
-
-
-def is_torch(known: Manifest) -> bool:
-    """Say whether torch is needed to read a checkpoint; it is loaded then, and not a moment earlier."""
-    return "torch" in sys.modules or any(name.endswith(".pt") for name in known.files)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from overnight.checkpoint.errors import UsageError
+from overnight.checkpoint.leaves import class_of
 
 _BETWEEN = re.compile(r"[\s,;|:=\x00-\x1f\x7f]+")
 
@@ -117,5 +118,6 @@ def printed(name: str, value: Any) -> str:
             return str(int(number))
         return repr(float(number))
     except (TypeError, ValueError, RuntimeError) as error:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise UsageError(f"the figure {name!r} is a {kind} and no single number ({error}); report its mean") from None
+        raise UsageError(
+            f"the figure {name!r} is a {class_of(value)} and no single number ({error}); report its mean"
+        ) from None

@@ -42,7 +42,7 @@ NICE = 5
 A higher one would cost it no less, for the work stays the same, and leave each save unfinished for longer.
 """
 
-IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273, "s390x": 282, "riscv64": 30}
 IOPRIO_LOW = (2 << 13) | 7  # best effort, the last of its eight levels
 PARENT_LOOK_MS = 1000
 FLAGS = {"-I": "isolated", "-E": "ignore_environment", "-s": "no_user_site", "-S": "no_site", "-P": "safe_path"}
@@ -117,9 +117,15 @@ def step_back() -> None:
             time.sleep(0.02)
         except OSError:
             break
+    set_io_priority(IOPRIO_LOW)
+
+
+def set_io_priority(value: int) -> None:
+    """Set this process's place before the disk: class and level as ``ioprio_set(2)`` has them. Refusals are ignored."""
     number = IOPRIO_SET.get(platform.machine())
     if number is not None:
-        ctypes.CDLL(None).syscall(number, 1, 0, IOPRIO_LOW)
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).syscall(number, 1, 0, value)
 
 
 def _serve(talk: socket.socket, arena: int, parent: int, perform: str) -> None:

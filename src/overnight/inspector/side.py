@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -22,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from overnight.checkpoint.writer import set_io_priority
 from overnight.inspector import walk
 from overnight.inspector.findings import Budget, Found
 
 SMALL = 64 << 20
 """Bytes that are read at the ordinary priority: a tenth of a second. On a busy machine an idle process gets 0.3 %."""
 PR_SET_PDEATHSIG = 1
-IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273, "s390x": 282, "riscv64": 30}
-IOPRIO_WHO_PROCESS, IOPRIO_IDLE = 1, 3 << 13
+IOPRIO_IDLE = 3 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +154,7 @@ def step_back() -> None:
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    number = IOPRIO_SET.get(platform.machine())
-    if number is not None:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).syscall(number, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE)
+    set_io_priority(IOPRIO_IDLE)
 
 
 if __name__ == "__main__":
