@@ -163,6 +163,66 @@ def _attempts() -> list[dict[str, Any]]:
     ]
 
 
+def _saves() -> list[dict[str, Any]]:
+    marks = ("valid", "healthy", "problem", "load_failure", "finite", "attempt")
+    rows = [
+        (2000, True, True, None, None, True, 1),
+        (8000, True, True, None, None, True, 1),
+        (10_000, False, True, "model.safetensors ends after 1,048,576 of 2,097,152 bytes", None, None, 1),
+        (11_000, True, True, None, "RuntimeError: Error(s) in loading state_dict for Model: size mismatch", True, 1),
+        (14_000, None, True, "it is not of a form that can be checked", None, None, 2),
+        (
+            14_015,
+            False,
+            False,
+            "NaN in 3 of 148 tensors, the first in model.layers.0.attention.wq.weight",
+            None,
+            False,
+            2,
+        ),
+        (19_999, True, True, None, None, True, 3),
+    ]
+    return [
+        {
+            "step": step,
+            "path": f"/home/me/projects/small-lm/ckpt/step-{step:06d}.pt",
+            "at": at(step * 0.6),
+            "seconds": 9.2,
+            **dict(zip(marks, row, strict=True)),
+        }
+        for step, *row in rows
+    ]
+
+
+def _resumes() -> list[dict[str, Any]]:
+    saves = {one["step"]: one for one in _saves()}
+    why = {10_000: "its content is damaged", 11_000: "could not be loaded", 14_015: "unhealthy"}
+    names = ("attempt", "step", "lost_steps", "lost_s", "lost_cost", "rollback", "skip", "overlap")
+    rows: list[tuple[int, int, int, float, float | None, str | None, list[list[int]], dict[str, Any] | None]] = [
+        (2, 8000, 3600, 1800.0, 1.245, None, [], {
+            "since": 8000, "compared": 3600, "equal": 3599,
+            "text": "3,599/3,600, first difference 9,207: loss 3.1 -> 3.4",
+            "first_difference": {"step": 9207, "metric": "loss", "before": 3.1, "after": 3.4},
+        }),
+        (3, 14_000, 20, 10.0, 0.007, "nonfinite", [[14_011, 14_021]], {
+            "since": 14_000, "compared": 10, "equal": 10, "text": "10/10 equal", "first_difference": None,
+        }),
+    ]  # fmt: skip
+    return [
+        {
+            **dict(zip(names, row, strict=True)),
+            "at": at(6000.0 * (row[0] - 1)),
+            "path": saves[row[1]]["path"],
+            "maker": "torch",
+            "text": f"attempt {row[0]} goes on from step {row[1]}",
+            "passed_over": [
+                {"path": saves[step]["path"], "step": step, "why": said} for step, said in why.items() if row[1] < step
+            ],
+        }
+        for row in rows
+    ]
+
+
 def _figures() -> list[dict[str, Any]]:
     rows = [
         (
@@ -302,15 +362,22 @@ def rich() -> dict[str, Any]:
         "cost": {"spent": 9.698, "price": 2.49, "lost": 1.25},
         "attempts": _attempts(),
         "timeline": _timeline(),
-        "checkpoints": [
+        "resumes": _resumes(),
+        "rollbacks": [
             {
-                "step": step,
-                "path": f"/home/me/projects/small-lm/ckpt/step-{step:06d}.pt",
-                "at": at(step * 0.6),
-                "seconds": 9.2,
+                "attempt": 2,
+                "at": at(9_652),
+                "rule": "nonfinite",
+                "onset": 14_020,
+                "before": 14_011,
+                "last": 14_021,
+                "skip": [14_011, 14_021],
+                "text": "loss is NaN at step 14,020",
+                "next_attempt": 3,
             }
-            for step in (2000, 8000, 14_000, 19_999)
         ],
+        "checkpoint": _saves()[-1],
+        "checkpoints": _saves(),
         "proofs": [
             {
                 "name": "stall-001-stacks.txt",
@@ -397,7 +464,10 @@ def bare() -> dict[str, Any]:
         },
         "cost": dict.fromkeys(("spent", "price", "lost")),
         "attempts": [],
+        "resumes": [],
+        "rollbacks": [],
         "timeline": [],
+        "checkpoint": None,
         "checkpoints": [],
         "proofs": [],
         "charts": [],

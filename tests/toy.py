@@ -6,17 +6,24 @@ seconds and misbehaves exactly as asked. All that a test may want to know is pri
 itself after ``LEFT_S`` seconds, so that a failed test litters for a while, not for ever.
 
 A checkpoint is ``checkpoint-000012.txt``, whole if its last line is ``end``; it is written beside its name and renamed.
+With ``--save-form safetensors`` it is a real file of that form: ``weight`` and ``optimizer.exp_avg``, 64 KiB each, with
+the step in its metadata. All that a resumed toy knows is the file it was given: NaN in it makes every loss NaN.
 """
 
 import argparse
 import json
+import math
 import os
+import random
 import resource
 import signal
 import socket
 import sys
 import threading
 import time
+from array import array
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 
@@ -32,7 +39,9 @@ def parse() -> argparse.Namespace:
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--dt", type=float, default=0.05, help="seconds per step")
     p.add_argument("--rate", type=float, help="steps per second by an absolute timetable, instead of --dt")
-    p.add_argument("--start-loss", type=float, default=4.0, help="falls by 0.5%% a step")
+    p.add_argument("--start-loss", type=float, default=4.0, help="falls by 0.5%% a step, or by --decay")
+    p.add_argument("--decay", type=float, default=0.995, help="what the loss is multiplied with at each step")
+    p.add_argument("--noise", type=float, default=0.0, help="so much up or down, the same whenever a step is made")
     # health: from this step on. diverge: loss is 25 and doubles from there
     # ends: crash (raise), hang (for ever, whatever signal is handled) and segv come before the line of the step is
     # printed, exit (with --exit-code) and quit-quietly after it
@@ -68,7 +77,42 @@ def parse() -> argparse.Namespace:
         p.add_argument(f"--{flag}", action="store_true")
     p.add_argument("--bars", type=int, default=0, metavar="N", help="frames of a \r progress bar before each step")
     p.add_argument("--rank", type=int, metavar="R", help="'[rankR]: ' before each record")
+    add_saves(p)
+    add_resumes(p)
     return p.parse_args()
+
+
+def add_saves(p: argparse.ArgumentParser) -> None:
+    """Add the switches about what lies in a checkpoint, and which are kept."""
+    p.add_argument("--save-form", choices=["txt", "safetensors"], default="txt")
+    p.add_argument("--save-truncated-from", type=int, metavar="STEP", help="half of each save is missing from here on")
+    p.add_argument("--save-nan-from", type=int, metavar="STEP", help="NaN in each from here on, and none is truncated")
+    p.add_argument("--keep", type=int, metavar="N", help="delete its own oldest checkpoints after each save")
+    p.add_argument("--no-signal-save", action="store_true", help="end at a handled signal without a save")
+
+
+def add_resumes(p: argparse.ArgumentParser) -> None:
+    """Add the switches about going on from a checkpoint; what goes wrong then, and what is left out."""
+    p.add_argument("--resume-env", action="store_true", help="go on from OVERNIGHT_CHECKPOINT if it is there")
+    p.add_argument("--resume-from", type=Path, metavar="FILE", help="go on from this one; one that is broken crashes")
+    p.add_argument("--crash-at-load", metavar="PART", help="exit 1 while loading what has this in its path")
+    p.add_argument("--fresh-on-resume", action="store_true", help="load, and begin with step 1 without a word")
+    p.add_argument("--jump-on-resume", type=float, default=0.0, metavar="X", help="each loss is higher by X then")
+    p.add_argument("--lr-print", action="store_true", help="print lr too: 0.001, falling by 0.2%% a step")
+    p.add_argument("--lr-jump-on-resume", type=float, default=1.0, metavar="F", help="each lr is F times as high then")
+    p.add_argument("--overlap-noise", type=int, metavar="STEP", help="this one step's loss is 1.5 times as high then")
+    p.add_argument("--spike-at", type=int, metavar="STEP", help="loss is --spike-loss for --spike-lasts steps")
+    p.add_argument("--spike-loss", type=float, default=8.0)
+    p.add_argument("--spike-lasts", type=int, metavar="N", help="for ever, if it is not given")
+    p.add_argument("--honour-skip", action="store_true", help="leave out the steps of OVERNIGHT_SKIP_STEPS (a-b)")
+    p.add_argument(
+        "--faults-in", type=int, metavar="N", help="what is asked for a step happens in attempts 1 to N only"
+    )
+
+
+def in_order(path: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(path.stem.split("-")[1])
 
 
 class Toy:
@@ -78,6 +122,9 @@ class Toy:
         self.options = options
         self.noted: str | None = None
         self.longest_s = 0.0
+        self.loaded: Path | None = None
+        self.poisoned = False  # what was loaded holds NaN
+        self.spared: list[int] = []  # first and last of the steps that were left out: what is asked for them is gone
 
     def say(self, text: str) -> None:
         """Print one line about the toy itself."""
@@ -87,20 +134,42 @@ class Toy:
     def record(self, step: int, dt: float) -> None:
         """Print the progress line of a step in the shape asked for."""
         o = self.options
-        loss = o.start_loss * 0.995**step
-        if o.diverge_at is not None and step >= o.diverge_at:
-            loss = 25.0 * 2.0 ** min(1000, step - o.diverge_at)
-        for at, odd in ((o.inf_at, "inf"), (o.nan_at, "nan")):
-            loss = float(odd) if at is not None and step >= at else loss
+        loss = self.loss(step)
         bold, green, off = ("\x1b[1m", "\x1b[32m", "\x1b[0m") if o.ansi else ("", "", "")
         rank = "" if o.rank is None else f"[rank{o.rank}]: "
-        text = f"{rank}{bold}step:{off} {step}, {green}loss: {loss:.4f}{off}, dt: {dt:g}"
+        rate = 1e-3 * 0.998**step * (o.lr_jump_on_resume if self.loaded else 1.0)
+        lr = f", lr: {rate:.6g}" if o.lr_print else ""
+        text = f"{rank}{bold}step:{off} {step}, {green}loss: {loss:.4f}{off}{lr}, dt: {dt:g}"
         for n in range(o.bars):
             sys.stdout.write(f"\r{100 * n // o.bars:3d}%|{'#' * (20 * n // o.bars):20s}| {n}/{o.bars}\r")
         end = "" if o.cr or o.two_writes else "\n"
         print(f"\r{text}" if o.cr else text, end=end, flush=not o.bufout or o.two_writes)
         if o.two_writes:
             os.write(1, b"\n")
+
+    def loss(self, step: int) -> float:
+        """Return the loss of a step: a function of the step, the switches and what was loaded."""
+        o = self.options
+        loss: float = o.start_loss * o.decay**step + o.noise * random.Random(step).uniform(-1, 1)
+        if self.loaded:
+            loss = (loss + o.jump_on_resume) * (1.5 if step == o.overlap_noise else 1.0)
+        if self.has_come(o.spike_at, step) and step < o.spike_at + (o.spike_lasts or math.inf):
+            loss = o.spike_loss
+        if self.has_come(o.diverge_at, step):
+            loss = 25.0 * 2.0 ** min(1000, step - o.diverge_at)
+        for at, odd in ((o.inf_at, "inf"), (o.nan_at, "nan")):
+            loss = float(odd) if self.has_come(at, step) else loss
+        return math.nan if self.poisoned else loss
+
+    def has_come(self, at: int | None, step: int) -> bool:
+        """Say whether a fault that begins at a step and stays is there at another."""
+        if at is None or step < at or not self.faulty():
+            return False
+        return not (self.spared and self.spared[0] <= at <= self.spared[1])
+
+    def faulty(self) -> bool:
+        """Say whether this attempt is one of those in which faults happen."""
+        return self.options.faults_in is None or int(os.environ.get("OVERNIGHT_ATTEMPT", "1")) <= self.options.faults_in
 
     def listen(self) -> None:
         """Set dispositions. A signal neither handled nor ignored keeps its own, for that is what a stop looks at.
@@ -140,7 +209,8 @@ class Toy:
         order = json.loads(path.read_text()) if path.exists() else {}
         if order:
             self.say(f"stop.json {json.dumps(order, sort_keys=True)}")
-        if not self.options.obey_stop_json or order.get("save") is not False:
+        wanted = not self.options.obey_stop_json or order.get("save") is not False
+        if wanted and not self.options.no_signal_save:
             self.save(step)
         self.leave(0)
 
@@ -151,23 +221,103 @@ class Toy:
             return
         time.sleep(o.save_silent_sec)
         o.checkpoints.mkdir(parents=True, exist_ok=True)
-        path = o.checkpoints / f"checkpoint-{step:06d}.txt"
-        until = time.monotonic() + o.save_sec
+        path = o.checkpoints / f"checkpoint-{step:06d}.{o.save_form}"
+        cut = o.save_truncated_from is not None and step >= o.save_truncated_from
+        nan = o.save_nan_from is not None and step >= o.save_nan_from
         with (temporary := path.with_suffix(".tmp")).open("wb", buffering=0) as stream:
-            stream.write(f"step {step}\n".encode())
-            while (left := until - time.monotonic()) > 0:
-                stream.write(b"x" * 4095 + b"\n")
-                time.sleep(min(0.1, left))
-            stream.write(b"end\n")
+            write = self.write_txt if o.save_form == "txt" else self.write_safetensors
+            write(stream, step, cut=cut and not nan, nan=nan)
             os.fsync(stream.fileno())
         temporary.replace(path)
         self.say(f"saved {path.name}")
+        for old in self.saved()[: -o.keep] if o.keep else []:
+            old.unlink()
 
-    def newest(self) -> int:
-        """Return the step of the newest whole checkpoint, 0 if there is none."""
+    def write_txt(self, stream: FileIO, step: int, *, cut: bool, nan: bool) -> None:
+        """Write a step, filling that grows, and ``end``."""
+        stream.write(f"step {step}\n".encode())
+        stream.write(f"left out {self.spared[0]} {self.spared[1]}\n".encode() if self.spared else b"")
+        stream.write(b"nan\n" if nan else b"")
+        for _ in self.growing():
+            stream.write(b"x" * 4095 + b"\n")
+        stream.write(b"" if cut else b"end\n")
+
+    def write_safetensors(self, stream: FileIO, step: int, *, cut: bool, nan: bool) -> None:
+        """Write two tensors of numbers that depend on the step; half of the bytes, if it is to be cut."""
+        count = 1 << 14
+        numbers = [array("f", (math.sin(step + n) + sign for n in range(count))) for sign in (2, -2)]
+        numbers[0][count // 3] = math.nan if nan else numbers[0][count // 3]
+        names, size = ("weight", "optimizer.exp_avg"), 4 * count
+        header: dict[str, object] = {
+            name: {"dtype": "F32", "shape": [count], "data_offsets": [at * size, (at + 1) * size]}
+            for at, name in enumerate(names)
+        }
+        header["__metadata__"] = {"step": str(step), "left_out": " ".join(map(str, self.spared))}
+        told = json.dumps(header).encode()
+        told += b" " * (-len(told) % 8)
+        data = len(told).to_bytes(8, "little") + told + b"".join(one.tobytes() for one in numbers)
+        data = data[: len(data) // 2] if cut else data
+        at = 0
+        for _ in self.growing():  # as much as there is time for, and the rest at once
+            at += stream.write(data[at : at + 4096])
+        while at < len(data):
+            at += stream.write(data[at:])
+
+    def growing(self) -> Iterator[None]:
+        """Yield about ten times a second until a save has taken as long as it was told to."""
+        until = time.monotonic() + self.options.save_sec
+        while (left := until - time.monotonic()) > 0:
+            yield
+            time.sleep(min(0.1, left))
+
+    def saved(self) -> list[Path]:
+        """Return its own checkpoints, the newest last."""
         folder = self.options.checkpoints
-        paths = sorted(folder.glob("checkpoint-*.txt"), reverse=True) if folder and folder.is_dir() else []
-        return next((int(path.stem.split("-")[1]) for path in paths if path.read_bytes().endswith(b"end\n")), 0)
+        return sorted(folder.glob("checkpoint-*[0-9].*[!p]"), key=in_order) if folder and folder.is_dir() else []
+
+    def newest(self) -> Path | None:
+        """Return the newest whole checkpoint."""
+        return next((path for path in reversed(self.saved()) if self.read(path) is not None), None)
+
+    def read(self, path: Path) -> dict[str, str] | None:
+        """Return what a checkpoint says (step, left_out, nan), None if it is not whole."""
+        data = path.read_bytes()
+        if path.suffix == ".txt":
+            lines = data.decode(errors="replace").splitlines()
+            if not data.endswith(b"end\n") or not lines[0].startswith("step "):
+                return None
+            left_out = next((line.removeprefix("left out ") for line in lines if line.startswith("left out ")), "")
+            return {"step": lines[0].split()[1], "left_out": left_out, "nan": "yes" if "nan" in lines else ""}
+        size = int.from_bytes(data[:8], "little")
+        try:
+            header = json.loads(data[8 : 8 + size])
+        except ValueError:
+            return None
+        said = dict(header.pop("__metadata__", {}))
+        if len(data) != 8 + size + max(one["data_offsets"][1] for one in header.values()):
+            return None
+        numbers = array("f", data[8 + size :])
+        return {**said, "nan": "yes" if any(map(math.isnan, numbers)) else ""}
+
+    def load(self) -> int:
+        """Load what it is to go on from, and return its step; 0 if there is nothing."""
+        o = self.options
+        given = os.environ.get("OVERNIGHT_CHECKPOINT") if o.resume_env else None
+        path = o.resume_from or (Path(given) if given else self.newest() if o.resume else None)
+        if path is None:
+            return 0
+        if o.crash_at_load and o.crash_at_load in str(path):
+            raise RuntimeError(f"cannot load {path} as asked")
+        said = self.read(path)
+        if said is None:
+            raise RuntimeError(f"cannot load {path}: it is not whole")
+        self.loaded, self.poisoned = path, bool(said["nan"])
+        self.spared = [int(one) for one in said.get("left_out", "").split()]
+        if o.fresh_on_resume:
+            return 0
+        if not o.resume:  # whose lines were there before others looked for what is loaded
+            self.say(f"loaded {path.name}, going on after step {said['step']}")
+        return int(said["step"])
 
     def fork(self, kind: str, *, orphan: bool = False, lives_s: float = LEFT_S) -> None:
         """Fork a child that sleeps; an orphan is forked twice, by a middle process that is gone when this returns."""
@@ -202,6 +352,8 @@ class Toy:
     def faults(self, step: int) -> None:
         """Do what was asked for this step before its line is printed."""
         o = self.options
+        if not self.faulty():
+            return
         if step == o.segv_at:
             self.die(signal.SIGSEGV)
         if o.kill_self and step == o.kill_self_at:
@@ -247,10 +399,17 @@ class Toy:
         """Go through the steps; each sleeps first, then prints, then saves."""
         o = self.options
         time.sleep(o.start_sec)
-        first = self.newest() if o.resume else 0
+        first = self.load()
+        skip = os.environ.get("OVERNIGHT_SKIP_STEPS") if o.honour_skip else None
+        if skip:
+            self.spared = [int(one) for one in skip.split("-")]
+            self.say(f"leaving out steps {skip}")
         dt = 1 / o.rate if o.rate else o.dt
         began = before = time.monotonic()
         for step in range(first + 1, o.steps + 1):
+            if skip and self.spared[0] <= step <= self.spared[1]:
+                began -= dt if o.rate else 0.0  # the timetable goes on after them
+                continue
             self.faults(step)
             time.sleep(max(0.0, began + (step - first) * dt - time.monotonic()) if o.rate else dt)
             self.record(step, dt)
@@ -260,7 +419,7 @@ class Toy:
                 self.save(step)
             if self.noted:
                 self.stop(step)
-            if step in (o.exit_at, o.quit_quietly_at):
+            if step in (o.exit_at, o.quit_quietly_at) and self.faulty():
                 self.leave(o.exit_code)
         if not o.save_every or o.steps % o.save_every:
             self.save(o.steps)

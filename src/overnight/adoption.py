@@ -160,6 +160,7 @@ def watched_spec(spec: RunSpec, training: Training) -> RunSpec:
         watched=True,
         line_buffered=False,
         restarts=0,
+        actions={rule: "terminate" if to == "rollback" else to for rule, to in spec.actions.items()},
         resume_args=(),
         recover=False,
     )

@@ -21,6 +21,7 @@ from overnight.events import Exit, jsonable
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.keepers import Keepers, read_identity
 from overnight.processes import Identity
+from overnight.resumption.point import Point
 from overnight.spec import RunSpec
 from overnight.waking import Wake
 
@@ -39,8 +40,19 @@ UNSEEN = "ended; how could not be learnt, for it was not started by Overnight"
 class Attempt:
     """Attempt ``number`` of the command."""
 
-    def __init__(self, number: int, *, folder: RunFolder, spec: RunSpec, wake: Wake, say: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        folder: RunFolder,
+        spec: RunSpec,
+        wake: Wake,
+        say: Callable[..., None],
+        point: Point | None = None,
+    ) -> None:
+        """``point``: where it goes on, for one that is still to be asked for."""
         self.number = number
+        self.point = point
         self.folder = folder
         self.files = folder.attempt(number)
         self.spec = spec
@@ -155,11 +167,12 @@ class Attempt:
         written = read_json(self.files.exit_json)
         return written is None or "error" not in written
 
-    def log_start(self) -> int:
-        """Return where in the log's file this attempt begins; 0 where nobody can tell any more."""
+    def log_begins(self) -> tuple[int, int]:
+        """Return (source, offset) where this attempt begins in the log; zeros where nobody can tell any more."""
         with contextlib.suppress(FolderError, TypeError, ValueError, LookupError):
-            return int((read_json(self.files.start_json) or {})["position"][1])
-        return 0
+            source, offset = (read_json(self.files.start_json) or {})["position"]
+            return int(source), int(offset)
+        return 0, 0
 
     def watch_targets(self, now: float, log_grew_at: float | None) -> None:
         """Find the training processes below a wrapper, to learn how they end: the wrapper may hide it.
@@ -315,8 +328,9 @@ class Attempt:
         readable = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "COLUMNS": "300"}
         given.update({name: value for name, value in readable.items() if name not in os.environ})
         argv, executable = list(self.spec.argv), self.spec.executable
-        if self.number > 1:
-            argv += self.spec.resume_args
+        if self.point is not None:
+            argv += self.point.words(self.spec.resume_args)
+            given.update(self.point.environment())
         stdbuf = None
         if self.spec.line_buffered:
             from shutil import which  # 2 MB that few runs need

@@ -25,13 +25,15 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.keepers import Keepers
 from overnight.monitor import Monitor
+from overnight.orderfile import read_order
 from overnight.ownership import Owned
 from overnight.processes import boot_id
 from overnight.remains import Remains
+from overnight.resumption.point import Point
 from overnight.spec import RunSpec
 from overnight.standing import Standing
 from overnight.states import BackOff, RunState
-from overnight.stopping import Stopping, read_order
+from overnight.stopping import Stopping
 from overnight.waking import Wake, Woke
 
 UNKEPT_S = 5.0
@@ -57,10 +59,12 @@ class Attempts:
 
     # -- what is decided elsewhere -----------------------------------------------------------------------------------
 
-    def begin(self, number: int, position: tuple[int, int]) -> None:
-        """Ask for attempt ``number``; its log begins at ``position`` (source, offset)."""
+    def begin(self, number: int, position: tuple[int, int], point: Point | None) -> None:
+        """Ask for attempt ``number``, which goes on at ``point``; its log begins at ``position`` (source, offset)."""
         self.resume_at = None
-        self.current = Attempt(number, folder=self.folder, spec=self.spec, wake=self.wake, say=self.facts.say)
+        self.current = Attempt(
+            number, folder=self.folder, spec=self.spec, wake=self.wake, say=self.facts.say, point=point
+        )
         self._ask(self.current, position)
 
     def _ask(self, attempt: Attempt, position: tuple[int, int]) -> None:
@@ -106,6 +110,7 @@ class Attempts:
             boot_id=boot_id(),
             tries=state.tries,
             reached=state.reached,
+            rollback=None if action.rollback is None else msgspec.structs.asdict(action.rollback),
         )
         self.resume_at = until_s
 
@@ -229,7 +234,7 @@ class Attempts:
             how=how,
             target=target,
             log=Path(self.spec.log),
-            start=attempt.log_start(),
+            start=attempt.log_begins()[1],
             end=None,
             pid=attempt.command.pid,
             started_at=attempt.started_at,

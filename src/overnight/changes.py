@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES
+from overnight.options import BY_NAME, CHANGEABLE, RULES, actions_of
 from overnight.spec import RunSpec
 
+MAY_BE_0 = frozenset({"restarts", "rollbacks", "rollback_steps"})
 FIELDS = frozenset({*(BY_NAME[name].field for name in CHANGEABLE), "actions"})
 
 
@@ -23,7 +24,8 @@ def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     if strange:
         raise ValueError(f"{', '.join(strange)} cannot be changed while the run goes on")
     actions = values.get("actions", {})
-    if not isinstance(actions, dict) or any(rule not in RULES or to not in ACTIONS for rule, to in actions.items()):
+    known = isinstance(actions, dict) and all(rule in RULES and to in actions_of(rule) for rule, to in actions.items())
+    if not known:
         raise ValueError(f"actions {actions!r} are not rules with an action each")
     wanted = {**msgspec.structs.asdict(spec), **values, "actions": {**spec.actions, **actions}}
     try:
@@ -31,15 +33,15 @@ def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     except msgspec.ValidationError as error:
         raise ValueError(f"the change cannot be made: {error}") from error
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    wrong = [name for name, value in numbers.items() if not (value > 0 or (name == "restarts" and value == 0))]
+    wrong = [name for name, value in numbers.items() if not (value > 0 or (name in MAY_BE_0 and value == 0))]
     if wrong:
         raise ValueError(f"{', '.join(wrong)} must be above zero")
     if found.max_cost is not None and found.price is None:
         raise ValueError("a limit on the cost needs a price: add --price, such as --price 2.49/h")
     if found.grace_s > found.grace_max_s:
         raise ValueError(f"grace ({found.grace_s:g} s) would be longer than grace-max ({found.grace_max_s:g} s)")
-    if found.watched and found.restarts:
-        raise ValueError("what was started by hand cannot be started again, so there can be no restarts")
+    if found.watched and found.comes_again():
+        raise ValueError("what was started by hand cannot be started again: no restarts, no rollbacks")
     return found
 
 

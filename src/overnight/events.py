@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 Severity = Literal["note", "warn", "critical"]
-RuleAction = Literal["note", "alert", "stop", "terminate"]
+RuleAction = Literal["note", "alert", "stop", "terminate", "rollback"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -136,7 +136,8 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run is being ended and whether a save is wanted; this is what stop.json carries.
 
     ``by`` is "rule", or who has asked for it: "user", "scheduler", "shutdown". ``place`` is the (source, offset, part)
-    of the record that a rule has found something in.
+    of the record that a rule has found something in. ``rollback``: the run is to go on from a save before ``onset``,
+    the first step of the trouble, as far as that is known.
     """
 
     cause: str
@@ -146,6 +147,8 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
     now: bool = False
     by: str = "rule"
     place: tuple[int, int, int] | None = None
+    rollback: bool = False
+    onset: int | None = None
 
 
 def jsonable(value: Any) -> Any:

@@ -10,6 +10,8 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from overnight.causes import Finding
 from overnight.events import Exit, Request, Verdict, VerdictKey
 from overnight.folder import Journal, RunFolder, read_journal, utc
 from overnight.monitor import Monitor
+from overnight.resumption.known import SavesBook
 from overnight.states import ENDED
 
 MAX_NOTES = 20
@@ -48,8 +51,15 @@ class Facts:
         self.changes: list[dict[str, Any]] = []
         self.boot_id: str | None = None
         self.memory: tuple[object, object] = (None, None)
-        self.checkpoint: dict[str, Any] | None = None
+        self.book = SavesBook()
         self.save_times: list[float] = []
+        self.check_times: list[float] = []
+        self.resumes: dict[int, dict[str, Any]] = {}
+        self.overlaps: dict[int, dict[str, Any]] = {}
+        self.starts: dict[int, float] = {}
+        self.rollbacks = 0
+        self.skips: list[tuple[int, int]] = []
+        self.rolled_back_from: int | None = None
         self.requests: set[str] = set()
         self.obeyed: set[str | None] = set()
         self.user_asked = False
@@ -139,12 +149,23 @@ class Facts:
 
     @property
     def save_s(self) -> float | None:
-        """Return the seconds that the slowest of the last saves took; None if none was seen."""
-        return max(self.save_times, default=None)
+        """Return the seconds that the slowest of the last saves took until it was known to be whole; None: none."""
+        if not self.save_times:
+            return None
+        return max(self.save_times) + max(self.check_times, default=0.0)
 
-    def saved(self, *, seconds: float, path: str | None = None, step: int | None = None) -> None:
+    def saved(self, *, seconds: float, path: str | None, step: int | None, attempt: int, segment: int) -> None:
         """Write down that a save was seen (``path``), or how long the log was silent around one."""
-        self.say("saved", seconds=round(seconds, 3), path=path, step=step, epoch=time.time())
+        at, took_s = time.time(), round(seconds, 3)
+        self.say("saved", seconds=took_s, path=path, step=step, epoch=at, attempt=attempt, segment=segment)
+
+    def attempt_times(self) -> Iterator[tuple[int, float, float | None]]:
+        """Yield (number, began, ended) of each attempt, in seconds since the epoch; None: not over, or nobody knows."""
+        for number, began in self.starts.items():
+            ended = None
+            with contextlib.suppress(TypeError, ValueError, KeyError):
+                ended = datetime.fromisoformat(self.attempt_ends[number]["ended_at"]).timestamp()
+            yield number, began, ended
 
     def mark(self, source: int, offset: int, at: float) -> None:
         """Write down when a place in the log was reached."""
@@ -167,8 +188,8 @@ class Facts:
         elif kind == "request":
             self.requests.add(str(fact.get("file")))
             self.user_asked = self.user_asked or (fact.get("kind") == "stop" and fact.get("by") == "user")
-        elif kind == "saved":
-            self._recall_save(fact)
+        elif kind in ("saved", "sick", "checked", "load_failure", "resume", "overlap"):
+            self._recall_save(kind, fact)
         elif kind == "attempt_ended":
             self.attempt_ends[int(fact["attempt"])] = fact
         elif kind == "target_ended":
@@ -188,9 +209,12 @@ class Facts:
         """Take in what happened between the attempts."""
         if kind == "backoff":
             float(fact["until_s"])
-            self.backoff, self.backoffs = fact, self.backoffs + 1
+            self._recall_back_off(fact)
         elif kind == "started":
             self.memory = (fact.get("attempt"), fact.get("memory"))
+            told = fact.get("at")
+            at = time.time() if told is None else datetime.fromisoformat(told).timestamp()
+            self.starts.setdefault(int(fact["attempt"]), at)
         elif kind == "recovered":
             self.boot_id, self.ended = str(fact["boot_id"]), None
         elif kind == "clock":
@@ -201,15 +225,28 @@ class Facts:
             self.changes.append(fact["values"])
             self._obeyed(fact)
 
-    def _recall_save(self, fact: dict[str, Any]) -> None:
-        self.save_times = [*self.save_times, float(fact["seconds"])][-SAVES_KEPT:]
-        if fact.get("path") is not None:
-            self.checkpoint = {
-                "step": fact.get("step"),
-                "path": fact["path"],
-                "at": utc(float(fact["epoch"])),
-                "seconds": fact["seconds"],
-            }
+    def _recall_back_off(self, fact: dict[str, Any]) -> None:
+        self.backoff, back = fact, fact.get("rollback")
+        self.book.recall(fact)
+        if not isinstance(back, dict):
+            self.backoffs += 1
+            return
+        self.rollbacks += 1
+        self.rolled_back_from = int(fact["attempt"])
+        if back.get("skip") is not None:
+            first, last = map(int, back["skip"])
+            self.skips = [*(one for one in self.skips if one != (first, last)), (first, last)]
+
+    def _recall_save(self, kind: str, fact: dict[str, Any]) -> None:
+        if kind == "saved":
+            self.save_times = [*self.save_times, float(fact["seconds"])][-SAVES_KEPT:]
+        elif kind == "checked" and isinstance(fact.get("check_s"), (int, float)):
+            self.check_times = [*self.check_times, float(fact["check_s"])][-SAVES_KEPT:]
+        elif kind == "resume":
+            self.resumes[int(fact["attempt"])] = fact
+        elif kind == "overlap":
+            self.overlaps[int(fact["attempt"])] = fact
+        self.book.recall(fact)
 
     def _recall_verdict(self, fact: dict[str, Any]) -> None:
         known = {name: fact[name] for name in Verdict.__struct_fields__ if name in fact and name != "at"}

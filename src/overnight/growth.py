@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from overnight.processes import writable_files
-from overnight.saves import looks_like_save
+from overnight.savenames import looks_like_save
 
 NOT_A_SAVE = re.compile(r"\.(log|out|err|csv|tsv|json|jsonl|ya?ml|py)$|tfevents", re.IGNORECASE)
 """Files that a training appends to at every step: their growth says nothing about a save."""

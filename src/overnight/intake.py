@@ -12,6 +12,7 @@ import os
 import sqlite3
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Intake:
         self.waiting = 0  # records in it
         self.judged: list[Verdict] = []
         self.dirty = False
+        self.listener: Callable[[Sequence[list[Entry] | Batch]], None] | None = None
         self.read_to: tuple[Mark, ...] | None = None  # how far, once nothing more will be
         self.more = False
         self.halfway = False  # all that came the last time was a piece of one line
@@ -301,4 +303,6 @@ class Intake:
             self.judged += outcome.verdicts
         if outcome.pieces:
             self.dirty = True
+            if self.listener is not None:
+                self.listener(outcome.pieces)
         return outcome.verdicts

@@ -187,7 +187,7 @@ def read_env(folder: RunFolder) -> dict[str, str]:
         words = read_regular(folder.run_env).split(b"\0")
     except OSError as error:
         raise FolderError(
-            f"{folder.run_env} cannot be read: {error.strerror}; only a run started with --recover or --restarts has it"
+            f"{folder.run_env} cannot be read: {error.strerror}; only a run that may be started again (--recover, --restarts, a rollback) has it"
         ) from error
     pairs = (os.fsdecode(word).partition("=") for word in words if word)
     return {name: value for name, _, value in pairs}
@@ -267,7 +267,7 @@ def make(folder: RunFolder, spec: RunSpec, origins: dict[str, str], environ: dic
     now = time.time()
     try:
         write_json(folder.run_json, _asked(spec, origins, now), fsync=True)
-        if spec.recover or spec.restarts:
+        if spec.comes_again():
             write_env(folder, environ)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)

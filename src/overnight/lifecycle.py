@@ -11,6 +11,7 @@ import msgspec
 from overnight.causes import Finding, classify, describe
 from overnight.events import Exit, Request, StopOrder, Verdict
 from overnight.states import (
+    FAILURES,
     LIMITS,
     Alive,
     BackOff,
@@ -24,10 +25,12 @@ from overnight.states import (
     Rebooted,
     Recovered,
     Reorder,
+    Rollback,
     RunState,
     Start,
     State,
     Stop,
+    Stranded,
     Waited,
     move,
 )
@@ -43,7 +46,12 @@ def lost_with_the_machine(order: StopOrder) -> bool:
 
     Neither is a stall; nor what a scheduler asked for, for init signals everybody before it turns the machine off.
     """
-    return order.cause in ("stall", "host_rebooted") or (order.cause == "user" and order.by != "user")
+    return goes_on(order) or order.cause == "host_rebooted" or (order.cause == "user" and order.by != "user")
+
+
+def goes_on(order: StopOrder) -> bool:
+    """Say whether a stop ends an attempt only, and not the run."""
+    return order.cause == "stall" or order.rollback
 
 
 def stopping_again(state: RunState, order: StopOrder) -> RunState:
@@ -65,6 +73,8 @@ def decide(state: RunState, event: Event, plan: Plan) -> Decision:
         return _judged(state, event)
     if isinstance(event, Request):
         return _asked(state, event)
+    if isinstance(event, Stranded):
+        return _stranded(state, event)
     if isinstance(event, Rebooted):
         if state.order is not None and not lost_with_the_machine(state.order):
             return _end(
@@ -90,16 +100,22 @@ def _start(state: RunState) -> Decision:
 
 
 def _judged(state: RunState, verdict: Verdict) -> Decision:
-    if verdict.action not in ("stop", "terminate"):
+    if verdict.action not in ("stop", "terminate", "rollback"):
         return Decision(state=state)
     save = verdict.action == "stop"
     place = (verdict.source, verdict.offset, verdict.part) if verdict.offset >= 0 else None
-    order = StopOrder(cause=verdict.rule, save=save, at=verdict.at or 0.0, text=verdict.text, place=place)
+    back = verdict.action == "rollback"
+    order = StopOrder(
+        cause=verdict.rule, save=save, at=verdict.at or 0.0, text=verdict.text, place=place, rollback=back,
+        onset=verdict.evidence.get("onset", verdict.step) if back else None,
+    )  # fmt: skip
     if state.state == "stopping" and state.order is not None:
         if place is not None and (state.order.cause, state.order.place) == (order.cause, place):
-            return _told_again(state, state.order, order.text)
+            return _told_again(state, state.order, order)
         if state.order.cause == "stall" and order.cause != "stall":
             return _overrule(state, msgspec.structs.replace(order, save=save and state.order.save))
+        if state.order.rollback and order.cause in LIMITS:
+            return _overrule(state, msgspec.structs.replace(order, save=False))
         if not save and state.order.save:
             # The reason why the run ends stays the first one; what changes is that the weights are not worth saving.
             kept = msgspec.structs.replace(state.order, save=False)
@@ -108,11 +124,11 @@ def _judged(state: RunState, verdict: Verdict) -> Decision:
     return _stop(state, order)
 
 
-def _told_again(state: RunState, order: StopOrder, text: str) -> Decision:
+def _told_again(state: RunState, order: StopOrder, again: StopOrder) -> Decision:
     """Take over what is known by now of the record that has ended the run: a NaN does not wait for its step."""
-    if order.text == text:
+    if order.text == again.text:
         return Decision(state=state)
-    kept = msgspec.structs.replace(order, text=text)
+    kept = msgspec.structs.replace(order, text=again.text, onset=again.onset if order.rollback else None)
     return Decision(state=msgspec.structs.replace(state, order=kept), actions=(Reorder(order=kept),))
 
 
@@ -123,12 +139,13 @@ def _asked(state: RunState, request: Request) -> Decision:
         cause, text = "host_rebooted", "the machine was shut down while the run was going on"
     if state.state == "stopping" and state.order is not None:
         known = msgspec.structs.replace(state, asked=asked)
-        if state.order.cause == "stall" and not request.now:
-            return _overrule(known, msgspec.structs.replace(state.order, cause=cause, text=text, by=request.by))
+        if goes_on(state.order) and not request.now:
+            order = msgspec.structs.replace(state.order, cause=cause, text=text, by=request.by, rollback=False)
+            return _overrule(known, order)
         if request.now:
-            if state.order.cause != "stall":
+            if not goes_on(state.order):
                 cause, text = state.order.cause, state.order.text
-            order = msgspec.structs.replace(state.order, save=False, now=True, cause=cause, text=text)
+            order = msgspec.structs.replace(state.order, save=False, now=True, cause=cause, text=text, rollback=False)
             known = msgspec.structs.replace(known, order=order)
             return Decision(state=known, actions=(Reorder(order=order), Climb(now=True)))
         if request.by == "user" and state.asked:
@@ -179,6 +196,8 @@ def _stopped(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Dec
     too_late = order.cause in ("user", "host_rebooted") or order.cause in LIMITS
     if too_late and plan.complete() and event.exit.exit_code == 0:
         return _end(state, "finished", "completed", f"reached step {plan.last_step} of {plan.steps}", event.exit)
+    if order.rollback:
+        return _back(state, order, event, plan)
     if order.cause == "stall":
         if plan.reached():
             return _end(state, "finished", "bad_teardown", order.text, event.exit)
@@ -226,10 +245,41 @@ def _early_words(state: RunState, event: Ended, plan: Plan) -> str:
     )
 
 
+def _back(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Decision:
+    """Let the run go on from before the trouble, as often as that is allowed; whether it can is found out meanwhile."""
+    if state.rollbacks >= plan.rollbacks:
+        used = "no rollback is allowed" if not plan.rollbacks else f"{counted(state.rollbacks, 'rollback')} used"
+        return _end(state, "stopped", order.cause, f"{order.text}; {used}", event.exit)
+    onset, last = order.onset, plan.last_step
+    before = None if onset is None else max(0, onset - plan.rollback_steps) + 1
+    skip = None if before is None or last is None else (min(before, last), last)
+    back = Rollback(rule=order.cause, onset=onset, before=before, last=last, skip=skip)
+    waiting = move(
+        state, "backoff", rollbacks=state.rollbacks + 1, order=None, cause=order.cause, cause_text=order.text,
+        exit=event.exit,
+    )  # fmt: skip
+    return Decision(
+        state=waiting, actions=(BackOff(wait_s=plan.backoff_s, cause=order.cause, text=order.text, rollback=back),)
+    )
+
+
+def _stranded(state: RunState, event: Stranded) -> Decision:
+    """End a run that has nothing to go on from."""
+    if state.state != "backoff":
+        return Decision(state=state)
+    text = f"{state.cause_text}; {event.text}"
+    rule = state.cause not in FAILURES
+    return _end(state, "stopped" if rule else "failed", state.cause or "crash", text)
+
+
 def _again(state: RunState, event: Ended, plan: Plan, found: Finding, *, otherwise: State) -> Decision:
     """Start the command again after a back-off, if that is allowed and can help; else end the run."""
     further = event.reached is not None and (state.reached is None or event.reached > state.reached)
-    tries = 1 if further else state.tries + 1
+    # Who could not load what it was given has tried nothing: the next one gets something else.
+    another = event.unloaded and event.elsewhere
+    tries = 1 if further else state.tries + (not another)
+    if another:
+        found = msgspec.structs.replace(found, restartable=True)
     state = msgspec.structs.replace(
         state, tries=tries, reached=event.reached if further else state.reached, exit=event.exit
     )
@@ -244,7 +294,7 @@ def _again(state: RunState, event: Ended, plan: Plan, found: Finding, *, otherwi
         text = f"{found.text}; {counted(state.restarts, 'restart')} used, no more allowed"
         return _end(state, "gave_up", found.cause, text, event.exit)
     longest_s = max(LONGEST_BACKOFF_S, plan.backoff_s)
-    wait_s = min(longest_s, plan.backoff_s * 2 ** (tries - 1)) * (0.75 + 0.5 * event.luck)
+    wait_s = min(longest_s, plan.backoff_s * 2 ** max(0, tries - 1)) * (0.75 + 0.5 * event.luck)
     waiting = move(state, "backoff", restarts=state.restarts + 1, order=None, cause=found.cause, cause_text=found.text)
     return Decision(state=waiting, actions=(BackOff(wait_s=wait_s, cause=found.cause, text=found.text),))
 

@@ -17,13 +17,14 @@ import msgspec
 from overnight.announce import announced
 from overnight.batches import Batch, Entry, Outcome
 from overnight.calm import FEW, MOST, calm_part
+from overnight.carrying import Carried
 from overnight.earliness import Early
 from overnight.events import Measure, Record, Verdict
 from overnight.lifecycle import decide
 from overnight.meter import Figures, Meter
 from overnight.readers import Reader
 from overnight.readers.sniff import Sniffer
-from overnight.rules import CalmRule, Fall, Memory, Moment, RecordRule, SegmentRule, TimeRule
+from overnight.rules import CalmRule, Fall, Memory, Moment, RecordRule, SegmentRule, TimeRule, onset_of
 from overnight.states import Decision, Event, Plan, Reached, RunState
 from overnight.tail import Line, Tail
 
@@ -39,6 +40,7 @@ class Monitor:
     """One run's reading, measuring and judging.
 
     ``make_readers`` returns fresh readers (all candidates); ``rules`` are frozen callables, their memories live here.
+    ``policy`` says how often the run may be started again.
     """
 
     def __init__(
@@ -50,25 +52,20 @@ class Monitor:
         figures: Figures,
         window: int,
         segment_rules: Sequence[SegmentRule] = (),
-        restarts: int = 0,
-        backoff_s: float = 2.0,
+        policy: Plan = Plan(),  # noqa: B008 - a frozen value
     ) -> None:
         self.make_readers = make_readers
-        self.rules = tuple(rules)
-        self.time_rules = tuple(time_rules)
-        self.segment_rules = tuple(segment_rules)
+        self.rules, self.time_rules, self.segment_rules = tuple(rules), tuple(time_rules), tuple(segment_rules)
         self.figures = figures
         self.window = window
-        self.meter = Meter(figures, window)
-        self.sniffer = Sniffer(make_readers())
+        self.meter, self.sniffer = Meter(figures, window), Sniffer(make_readers())
         self.tails: dict[int, Tail] = {}
         self.memories: dict[str, dict[str, Any]] = {}
         self.attempt = 0
         self.segment = self._first_segment = self.meter.segment
         self.state = RunState()
         self.sick_since: int | None = None
-        self.restarts = restarts
-        self.backoff_s = backoff_s
+        self.policy = policy
         # What the log says besides records: how often the training moved on and how often it announced a silence (both
         # count from this object's beginning), and the silence that was announced since it moved last.
         self.moves = 0
@@ -79,7 +76,7 @@ class Monitor:
         self._moved_to: int | None = None
         self._asked: list[tuple[RecordRule, Memory]] = []
         self._calm: list[CalmRule] | None = None
-        self._early = Early()
+        self._early, self._carried = Early(), Carried()
         self._forget()
         self._forget_falls()
 
@@ -88,6 +85,7 @@ class Monitor:
         if number == self.attempt:
             return
         self.attempt = number
+        self._carried = self._carried.on(self._asked, self.meter.first_step)
         self.meter.begin_attempt()
         self.segment = self._first_segment = self.meter.segment
         self.sniffer = Sniffer(self.make_readers())
@@ -157,13 +155,12 @@ class Monitor:
     def plan(self) -> Plan:
         """Return how far the run is from its planned end."""
         meter = self.meter
-        return Plan(
+        return msgspec.structs.replace(
+            self.policy,
             steps=self.figures.steps,
             interval=meter.interval or 1,
             last_step=meter.last_step,
             folded=meter.segment > self._first_segment,
-            restarts=self.restarts,
-            backoff_s=self.backoff_s,
         )
 
     def reached(self) -> Reached | None:
@@ -190,6 +187,7 @@ class Monitor:
             "first_segment": self._first_segment,
             "sick_since": self.sick_since,
             "early": self._early.snapshot(),
+            "carried": self._carried.snapshot(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -202,13 +200,12 @@ class Monitor:
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
         first_segment = state.get("first_segment", segment)
         phase, moved_to, remembered = state.get("phase"), state.get("moved_to"), dict(state.get("remembered", {}))
-        early = Early.restore(state.get("early", []))
+        early, carried = Early.restore(state.get("early", [])), Carried.restore(state.get("carried", [{}, None]))
         # Only now, when all of it was understood: half a state would be worse than none.
         self.tails, self.sniffer, self.meter = tails, sniffer, meter
         self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
-        self._first_segment = first_segment
+        self._first_segment, self._early, self._carried = first_segment, early, carried
         self.phase, self._moved_to, self.remembered = phase, moved_to, remembered
-        self._early = early
         self._forget()
         self._forget_falls()
         for name, memory in memories.items():  # over what a fresh one holds, for an older version may know less
@@ -279,6 +276,8 @@ class Monitor:
             self.phase = None
         if self.meter.segment != self.segment:
             self._new_segment(record, verdicts)
+        if self._carried.memories:
+            self._remember(self._carried.take(record))
         entries.append(Entry(record, self.attempt, self.segment))
         self._judge(record, verdicts)
         if pending is not None and pending.segment == self.segment:
@@ -336,7 +335,7 @@ class Monitor:
 
         Return how many they were; 0 where they are too few to be worth it, and then nothing has changed.
         """
-        if self._calm is None or not self.meter.follows(run.rank, run.steps[begin]):
+        if self._calm is None or self._carried.memories or not self.meter.follows(run.rank, run.steps[begin]):
             return 0
         some = run.part(begin, begin + MOST, attempt=self.attempt, segment=self.segment)
         least = min(FEW, len(run) - begin)
@@ -363,10 +362,11 @@ class Monitor:
             self.heard += 1
 
     def _found(self, verdict: Verdict) -> Verdict:
+        onset = onset_of(verdict, last=self.meter.last_step or 0, interval=self.meter.interval or 1)
         if verdict.severity == "critical" and self.sick_since is None:
-            step, last = verdict.step, self.meter.last_step or 0  # a strange record's step may be any number
-            self.sick_since = last if step is None else min(step, last) if verdict.evidence.get("strange") else step
-        return msgspec.structs.replace(verdict, attempt=self.attempt)
+            self.sick_since = onset
+        evidence = {**verdict.evidence, "onset": onset} if verdict.action == "rollback" else verdict.evidence
+        return msgspec.structs.replace(verdict, attempt=self.attempt, evidence=evidence)
 
     def _forget(self) -> None:
         """Give every record rule a fresh memory; rules over time remember for the whole run."""

@@ -38,7 +38,13 @@ NOT_SETTINGS = frozenset(
 RULES = (
     "nonfinite", "divergence", "collapse", "spike", "stall", "wall_clock", "until", "max_steps", "cost",
 )  # fmt: skip
-ACTIONS = ("note", "alert", "stop", "terminate")
+LIMITS = ("wall_clock", "until", "max_steps", "cost")
+ACTIONS = ("note", "alert", "stop", "terminate", "rollback")
+
+
+def actions_of(rule: str) -> tuple[str, ...]:
+    """Return what a rule may ask for: a limit that is reached is no trouble that lay in some steps."""
+    return tuple(one for one in ACTIONS if one != "rollback" or rule not in LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,11 +230,23 @@ SETTINGS: tuple[Setting, ...] = (
     _duration("backoff", 2.0, "wait before the first restart; doubles up to 5 minutes", "again"),
     Setting(
         name="resume_args", parse=words, wants="words such as '--resume latest'", default=(), metavar="'ARGS'",
-        group="again", help="append these words to the command from its second start on",
+        group="again", help="words added to the command from its second start on; {checkpoint} is where to go on",
     ),
     Setting(
         name="recover", parse=switch, wants="true or false", default=False, group="again",
         help="let `overnight recover` start it again after a reboot",
+    ),
+    Setting(
+        name="rollbacks", parse=whole, wants="a whole number such as 2, or 0", default=2, metavar="N", group="again",
+        help="how often a rule with the action rollback may take it back; then it is stopped",
+    ),
+    Setting(
+        name="rollback_steps", parse=whole, wants="a whole number such as 100, or 0", default=10, metavar="N",
+        group="again", help="a rollback goes back at least so many steps before the trouble",
+    ),
+    Setting(
+        name="strict", parse=switch, wants="true or false", default=False, group="again",
+        help="refuse to go on from an earlier run's saves under changed settings",
     ),
     _commands(
         "on_event", "CMD", commands,
@@ -240,7 +258,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _duration("hook_timeout", 60.0, "time a hook may take", "tell"),
     _choice("report", ("end", "never"), "end", "when report.html is made in the run folder", "tell"),
-    *(_choice(f"action_{rule}", ACTIONS, None, f"what {rule} asks for", "judge") for rule in RULES),
+    *(_choice(f"action_{rule}", actions_of(rule), None, f"what {rule} asks for", "judge") for rule in RULES),
     Setting(
         name="checkpoints",
         parse=path_text,
@@ -270,6 +288,6 @@ TABLES = {
 
 CHANGEABLE = (
     "max_hours", "until", "max_steps", "max_cost", "price", "stall", "start_limit", "exit_limit", "restarts", "backoff",
-    "max_loss", "steps", "grace", "grace_max",
+    "max_loss", "steps", "grace", "grace_max", "rollbacks", "rollback_steps",
 )  # fmt: skip
 """What ``overnight set`` may change in a run that is going on, beside what a rule asks for (``--action``)."""

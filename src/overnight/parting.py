@@ -1,4 +1,4 @@
-"""The last turns of a run: its report is made, then its hooks run, and what still comes into the inbox is taken.
+"""The last turns of a run: its last save is looked at, its report is made, its hooks run; requests are taken.
 
 The report comes first, because a hook may send it, or turn the machine off. A side process makes it, so that neither a
 million lines nor a broken file can hold up the supervisor: it is waited for up to ``REPORT_S``, and made again by the
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from overnight.clocks import boot_clock
+from overnight.comeback import Comeback
 from overnight.events import Exit
 from overnight.facts import Facts
 from overnight.folder import RunFolder
@@ -21,6 +22,7 @@ from overnight.gauges import Gauges
 from overnight.hooks import Hooks
 from overnight.intake import Intake
 from overnight.publishing import Publisher
+from overnight.snapshot import verdict_line
 from overnight.waking import Wake, Woke
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ REPORT_S = 60.0
 TRIES = 2
 LOOK_S = 0.1
 AGAIN_S = 2.0
+VERIFY_S = 600.0
 UNWRITTEN_S = 1800.0
 """How long an end that a full disk lets nobody see is offered to it again."""
 
@@ -54,6 +57,7 @@ class Parting:
         gauges: Gauges,
         wake: Wake,
         obey: Callable[[Woke], None],
+        comeback: Comeback,
     ) -> None:
         self.folder = folder
         self.facts = facts
@@ -63,12 +67,14 @@ class Parting:
         self.gauges = gauges
         self.wake = wake
         self.obey = obey
+        self.comeback = comeback
 
     def see_out(self, how: Exit | None) -> None:
         """Return when nothing is left to do; ``how`` the last attempt ended, if there was one."""
         ended_at = None if how is None else how.at
         # It gives back the space that it kept ahead of the log, too: report and hooks may need it.
         stored = self.intake.close()
+        self._verify()
         self.facts.sync()  # a hook may turn the machine off
         self.hooks.end()  # what is published says already which hooks are waited for
         self._publish()
@@ -87,6 +93,21 @@ class Parting:
             self.intake.give_up()
         self.facts.sync()
         self.folder.drop_ballast()
+
+    def _verify(self) -> None:
+        """Let the last saves be looked at to the end: somebody may wait to hear that the final one is whole."""
+        self.comeback.vetting.hurry = True
+        until = boot_clock() + VERIFY_S
+        while self.comeback.busy() and boot_clock() < until:
+            self._tell_bad()
+            self.obey(self.wake.sleep(LOOK_S))
+        self._tell_bad()
+        self.comeback.close()
+
+    def _tell_bad(self) -> None:
+        for verdict in self.comeback.bad_saves(0):
+            if self.facts.judge(verdict):
+                self.hooks.tell("verdict", boot_clock(), verdict=verdict_line(verdict))
 
     def _store(self, ended_at: float | None) -> bool:
         """Try once more to store the last records (a full disk, a lock); then the report is made anew, of all."""

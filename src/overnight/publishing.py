@@ -20,7 +20,7 @@ from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.gauges import Gauges, Now
 from overnight.kept import MOVING
 from overnight.monitor import Monitor
-from overnight.snapshot import Used, build
+from overnight.snapshot import Saves, Used, build
 from overnight.spec import RunSpec
 
 PUBLISH_EVERY_S = 3.0
@@ -28,6 +28,12 @@ PUBLISH_EARLY_S = 0.2
 EARLY_RECORDS = 10
 SHOWN_ATTEMPTS = 50
 """So many of the newest attempts: a run of 500 restarts would publish 124 KB each time."""
+SHOWN_SAVES = 6
+SHOWN_OF_BEST = ("step", "path", "at", "seconds", "valid", "healthy")
+SHOWN_OF_RESUME = (
+    "attempt", "path", "step", "skip", "passed_over", "lost_steps", "lost_s", "lost_cost", "rollback", "text"
+)  # fmt: skip
+SHOWN_OF_OVERLAP = ("compared", "equal", "first_difference", "text")
 EARLIER = 5 / 6
 
 HEARTBEAT_S = 15.0
@@ -110,7 +116,7 @@ class Publisher:
                 last_lines=self._last_lines(),
             ),
             keepers={"supervisor": os.getpid()},
-            checkpoint=self._checkpoint(),
+            saves=self._saves(),
             notes=self.facts.notes,
             hooks=self.hooks(),
             engine=self._engine(),
@@ -155,11 +161,17 @@ class Publisher:
             line.update(ended_at=utc(how.at if how is not None else None))
         return line
 
-    def _checkpoint(self) -> dict[str, Any] | None:
-        """Return the newest save that was seen; nobody has looked whether it is whole inside (``valid`` is unknown)."""
-        newest = self.facts.checkpoint
-        if newest is None:
-            return None
-        sick, step = self.monitor.sick_since, newest["step"]
-        healthy = None if step is None else sick is None or step < sick
-        return {**newest, "valid": None, "healthy": healthy}
+    def _saves(self) -> Saves:
+        """Return what is known of the saves, and from which one the attempt that goes on was begun."""
+        book, facts = self.facts.book, self.facts
+        best = book.newest_good()
+        resume = facts.resumes.get(self.monitor.state.attempt)
+        overlap = facts.overlaps.get(self.monitor.state.attempt)
+        return Saves(
+            checkpoint=None if best is None else {name: book.line(best)[name] for name in SHOWN_OF_BEST},
+            saves=[book.line(one) for one in book.saves[-SHOWN_SAVES:]],
+            resume=None if resume is None else {
+                **{name: resume.get(name) for name in SHOWN_OF_RESUME},
+                "overlap": None if overlap is None else {name: overlap.get(name) for name in SHOWN_OF_OVERLAP},
+            },
+        )  # fmt: skip

@@ -142,7 +142,13 @@ def _was_ending(folder: RunFolder) -> str | None:
         return "was asked to stop before the reboot: nothing to do"
     if order is None or order.get("cause") is None:
         return None
-    known = StopOrder(cause=str(order["cause"]), save=True, at=0.0, by=str(order.get("by") or "scheduler"))
+    known = StopOrder(
+        cause=str(order["cause"]),
+        save=True,
+        at=0.0,
+        by=str(order.get("by") or "scheduler"),
+        rollback=bool(order.get("rollback")),
+    )
     if lost_with_the_machine(known):
         return None
     return f"was being ended ({order['cause']}) when the machine went down: nothing to do"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inotify_simple import INotify, flags
+
+from overnight.savenames import FILE, NUMBER, PLACE, UNFINISHED, another, number_in, step_of
 
 MAX_FOLDERS = 256
 MAX_ENTRIES = 4000
@@ -28,19 +29,6 @@ MAX_NOISE = 2000
 EARLY = float("-inf")
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "venv", "proc", "sys"})
-FILE = re.compile(
-    r"\.(pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|h5|hdf5|keras|msgpack|distcp|orbax|params|weights|index|model|tar)(\.|$)"
-    r"|ckpt|checkpoint",
-    re.IGNORECASE,
-)
-PLACE = re.compile(r"ckpt|checkpoint|^step|^epoch|^iter|global_step", re.IGNORECASE)
-UNFINISHED = re.compile(r"^\.|\.tmp$|\.part$|\.incomplete$|~$|^tmp|\.tmp\.", re.IGNORECASE)
-NUMBER = re.compile(r"\d+")
-OF_STEP = re.compile(r"(?:step|iter|iteration)s?[-_=]?$", re.IGNORECASE)
-OF_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)s?[-_=]?$", re.IGNORECASE)
-SUFFIX = re.compile(r"\.h(?:df)?5$", re.IGNORECASE)
-LEAST_STEP = 10
-"""Before the log has come so far, a small number in a name may well be the step."""
 
 
 class Save(NamedTuple):
@@ -73,6 +61,10 @@ class Saves:
         self.ended: float | None = None
         self.path: str | None = None
         self.opened_at: float | None = None  # when the newest of its files was begun, as far as that was told
+        # How it stood when the newest file was begun, and when that was: it may be the first one of another save.
+        self.before: tuple[float, float | None] | None = None
+        self.next_began = 0.0
+        self.over: deque[Save] = deque()
         self.noise: dict[int, int] = {}
         self.opened: set[str] = set()  # and the two below: files whose end may still be told
         self.early: set[str] = set()
@@ -115,6 +107,8 @@ class Saves:
         if not self.rooted and os.path.isdir(self.root):
             self._watch_new(self.root, 0, now)
             self.rooted = bool(self.folders)
+        if self.over:
+            return self.over.popleft()
         return self._finished(now, quiet_s=0.0 if at_last else QUIET_S)
 
     def all_early(self) -> None:
@@ -125,7 +119,8 @@ class Saves:
     def disregard(self, before: float) -> None:
         """Forget what was begun up to ``before``; nor will the end of a file that is early be taken for a save."""
         if self.began is not None and self.began <= before:
-            self.began = self.ended = self.path = self.opened_at = None
+            self.began = self.ended = self.path = self.opened_at = self.before = None
+        self.over = deque(save for save in self.over if save.began > before)
         self.disregarded |= self.early
         self.early.clear()
 
@@ -149,6 +144,8 @@ class Saves:
 
     def next_look_s(self, now: float) -> float | None:
         """Return when ``look`` wants to be called though nothing happens; None if it does not."""
+        if self.over:
+            return 0.01
         return None if self.ended is None else max(0.01, self.ended + QUIET_S - now)
 
     def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
@@ -185,6 +182,8 @@ class Saves:
             return  # nobody writes through a new name for an old file, so that no end of it would be told
         if self.began is None:
             self.began = now
+        if self.ended is not None:
+            self.before, self.next_began = (self.ended, self.opened_at), now
         # Who writes over an old file makes none, and who renames one has made it before.
         if not over or self.opened_at is None or (mask & flags.CLOSE_WRITE and path not in self.opened):
             self.opened_at = now
@@ -193,12 +192,22 @@ class Saves:
             self.ended = now
             final = self._final(path)
             if final is not None:
+                self._cut(final)
                 self.path = final
         else:
             self.opened.add(path)
             self.early.discard(path)
             self.disregarded.discard(path)
             self.ended = None  # another file of the same save was begun
+
+    def _cut(self, final: str) -> None:
+        """Let the save before be over if ``final``, which has its name now, is of another one."""
+        if self.path is None or self.before is None or self.began is None or not another(self.path, final):
+            return
+        ended, opened = self.before
+        if self.began != EARLY:
+            self.over.append(_save(self.path, self.began, ended, opened))
+        self.began, self.before = self.next_began, None
 
     def _final(self, path: str) -> str | None:
         """Return the checkpoint that a file belongs to; None while its name says that it is unfinished."""
@@ -214,12 +223,8 @@ class Saves:
         if self.began is None or self.ended is None or now - self.ended < quiet_s:
             return None
         began, ended, path, opened = self.began, self.ended, self.path, self.opened_at
-        self.began = self.ended = self.path = self.opened_at = None
-        if path is None:
-            return None
-        return Save(
-            path, *number_in(os.path.basename(path)), ended - began, began, ended, ended if opened is None else opened
-        )
+        self.began = self.ended = self.path = self.opened_at = self.before = None
+        return None if path is None else _save(path, began, ended, opened)
 
     def _watch(self, path: str, depth: int) -> None:
         name = os.path.basename(path)
@@ -244,45 +249,9 @@ class Saves:
             return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
 
 
-def number_in(name: str) -> tuple[int | None, str | None]:
-    """Return the number in the name of a checkpoint and what it counts ("step", "epoch"), as far as the name says.
-
-    Of several numbers the one that is called a step, else the one that is called an epoch, else the last.
-    """
-    last: int | None = None
-    told: dict[str, int] = {}
-    for found in NUMBER.finditer(SUFFIX.sub("", name)):
-        last, before = int(found[0]), name[: found.start()]
-        if OF_STEP.search(before):
-            told["step"] = last
-        elif OF_EPOCH.search(before):
-            told["epoch"] = last
-    for what in ("step", "epoch"):
-        if what in told:
-            return told[what], what
-    return last, None
-
-
-def step_of(save: Save, reached: int | None, before: int | None) -> int | None:
-    """Return the step that a save is of: the number in its name if that fits, else what the log had ``reached``.
-
-    A number far below that, which rises by no more than one from save to save, counts epochs (or the places of a
-    rotation). ``before`` is the number of the save before, None for the first one.
-    """
-    number = save.number
-    if number is None or save.told == "epoch":
-        return reached
-    if save.told == "step" or reached is None or reached < LEAST_STEP:
-        return number
-    if before is None:
-        return reached if 10 * number <= reached else number
-    return reached if number - before <= 1 and 2 * number <= reached else number
-
-
-def looks_like_save(path: str) -> bool:
-    """Say whether a file has the name of a checkpoint, or lies in a folder that has."""
-    folder, name = os.path.split(path)
-    return bool(FILE.search(name) or PLACE.search(os.path.basename(folder)))
+def _save(path: str, began: float, ended: float, opened: float | None) -> Save:
+    when = ended if opened is None else opened
+    return Save(path, *number_in(os.path.basename(path)), ended - began, began, ended, when)
 
 
 def _is_link(path: str) -> bool:
@@ -366,12 +335,12 @@ class SaveWatch:
             self.silences.pause()
         self.saves.absorb(now)
         self._note_step(step)
-        save = self.saves.look(now, at_last=at_last)
-        if save is not None and stepping:
-            self.silences.saved(save)
-            reached = self.reached if save.opened == self.reached_at else step
-            self.saved(seconds=save.seconds, path=save.path, step=step_of(save, reached, self.number))
-            self.number = save.number if save.number is not None else self.number
+        found = False
+        while (save := self.saves.look(now, at_last=at_last)) is not None:
+            found = True
+            if stepping:
+                self._tell(save, step)
+            self._note_step(step)
         self._note_step(step)
         for seconds in self.silences.around_saves():
             self.saved(seconds=seconds)
@@ -380,7 +349,13 @@ class SaveWatch:
         if at_last:  # what was begun and is not over will never be, and the way to the next attempt is no silence
             self.saves.disregard(now)
             self.silences.pause()
-        return save is not None
+        return found
+
+    def _tell(self, save: Save, step: int | None) -> None:
+        self.silences.saved(save)
+        reached = self.reached if save.opened == self.reached_at else step
+        self.saved(seconds=save.seconds, path=save.path, step=step_of(save.number, save.told, reached, self.number))
+        self.number = save.number if save.number is not None else self.number
 
     def _note_step(self, step: int | None) -> None:
         """Remember how far the log had come when a file of a save was begun: it goes on while that is written."""

@@ -96,6 +96,7 @@ class Lines:
         """Yield every line that ``data`` finishes; a line over 64 KiB comes in pieces."""
         data = self._rest + data
         drawing = b"\x1b" in data or b"\x08" in data or b"\0" in data or self._in_string
+        drawing = drawing or bool(self._rows[self._at].column)  # a sign that is cut would be written over two columns
         if drawing:
             data = self._whole(data)
             self._look_ahead(data)

@@ -18,7 +18,7 @@ from typing import Any
 
 from overnight.errors import UsageError
 from overnight.folder import check_name
-from overnight.options import ACTIONS, BY_NAME, NOT_SETTINGS, RULES, SETTINGS, TABLES
+from overnight.options import ACTIONS, BY_NAME, LIMITS, NOT_SETTINGS, RULES, SETTINGS, TABLES, actions_of
 from overnight.places import check_text, checked_log, find_executable, made_up_name
 from overnight.quantities import RefusedError, epoch_of, quoted
 from overnight.spec import RunSpec
@@ -257,6 +257,11 @@ def rule_action(word: object, origin: str) -> tuple[str, str]:
         near = _near(name, RULES)
         hint = f"did you mean {near}?" if near else f"rules are {', '.join(RULES)}"
         raise UsageError(f"action {str(word)!r} ({origin}): there is no rule {name!r}; {hint}")
+    if equals and name in LIMITS and action == "rollback":
+        raise UsageError(
+            f"action {str(word)!r} ({origin}): a limit that is reached is no trouble to go back before; "
+            f"its actions are {', '.join(actions_of(name))}"
+        )
     if not equals or name not in RULES or action not in ACTIONS:
         raise UsageError(
             f"action {str(word)!r} ({origin}) is not RULE=ACTION: rules are {', '.join(RULES)}; "
@@ -305,11 +310,14 @@ def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
 
 def _idle(values: dict[str, Any], origins: dict[str, str]) -> Iterator[str]:
     """Yield a warning for each setting that does nothing without another one that was not given."""
-    again = bool(values["restarts"]) or values["recover"]
+    back = any(values[f"action_{rule}"] == "rollback" for rule in RULES)
+    again = bool(values["restarts"]) or values["recover"] or back
     needs = {
         "exit_limit": (values["steps"] is not None, "--steps: without the plan nobody knows the last step"),
-        "resume_args": (again, "--restarts or --recover: the command is never started a second time"),
-        "backoff": (bool(values["restarts"]), "--restarts: there is nothing to wait for"),
+        "resume_args": (again, "--restarts, --recover or a rollback: the command is never started a second time"),
+        "backoff": (bool(values["restarts"]) or back, "--restarts: there is nothing to wait for"),
+        "rollbacks": (back, "a rule whose action is rollback, such as --action spike=rollback"),
+        "rollback_steps": (back, "a rule whose action is rollback, such as --action spike=rollback"),
     }
     for name, (given, what) in needs.items():
         if origins[name] != "default" and not given:

@@ -31,6 +31,14 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: list[str] | None = None
 
 
+class Saves(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest save to go on from, the newest ones that were seen, and where the attempt that goes on was begun."""
+
+    checkpoint: dict[str, Any] | None = None
+    saves: list[dict[str, Any]] = []
+    resume: dict[str, Any] | None = None
+
+
 def verdict_line(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as status shows it."""
     return {
@@ -56,7 +64,7 @@ def build(
     now: float,
     used: Used,
     keepers: dict[str, Any],
-    checkpoint: dict[str, Any] | None,
+    saves: Saves,
     notes: Sequence[str],
     hooks: dict[str, Any] | None,
     engine: str,
@@ -88,7 +96,7 @@ def build(
         "verdicts": [verdict_line(verdict) for verdict in verdicts[-SHOWN_VERDICTS:]],
         "verdict_count": len(verdicts),
         "supervisor": {"pid": keepers.get("supervisor")},
-        "checkpoint": checkpoint,
+        **msgspec.structs.asdict(saves),
         "attempts": list(attempts),
         "notes": list(notes),
         "engine": engine,
@@ -108,6 +116,7 @@ def _usage(spec: RunSpec, state: RunState, used: Used, measure: Measure, now: fl
         "cost": cost(spec, used.elapsed_s),
         "cost_forecast": cost(spec, whole_s),
         "restarts_used": state.restarts,
+        "rollbacks_used": state.rollbacks,
         "backoff_until": None if resume_in_s is None else utc(now + resume_in_s),
         "phase": used.phase,
         "silent_s": None if used.silent_s is None else round(used.silent_s, 1),

@@ -66,11 +66,18 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     backoff_s: float = 2.0
     resume_args: tuple[str, ...] = ()
     recover: bool = False
+    rollbacks: int = 2
+    rollback_steps: int = 10
+    strict: bool = False  # a start under changed settings is refused
     # who is told
     on_event: tuple[str, ...] = ()
     on_end: tuple[str, ...] = ()
     hook_timeout_s: float = 60.0
     report: Literal["end", "never"] = "end"
+
+    def comes_again(self) -> bool:
+        """Say whether the command may be started a second time, so that what it was started in has to be kept."""
+        return self.recover or bool(self.restarts) or "rollback" in self.actions.values()
 
     def loss_limit(self) -> float | None:
         """Return the loss above which a run diverges: asked for, or a language model's; None: no limit."""

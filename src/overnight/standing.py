@@ -140,11 +140,12 @@ def _course(facts: Facts) -> dict[str, Any]:
     try:
         return {
             "restarts": facts.backoffs,
+            "rollbacks": facts.rollbacks,
             "tries": int(told.get("tries") or 0),
             "reached": None if reached is None else (float(reached[0]), int(reached[1])),
         }
     except (TypeError, ValueError, IndexError, KeyError):  # edited by hand
-        return {"restarts": facts.backoffs}
+        return {"restarts": facts.backoffs, "rollbacks": facts.rollbacks}
 
 
 def _boot_of(attempt: Attempt) -> str | None:

@@ -77,7 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of a healthy run looks like: ``steps`` planned, ``interval`` steps between two progress lines.
 
     ``folded`` says that the steps went back within the attempt: a program that counts anew in each epoch cannot be held
-    to a number of steps. ``restarts`` are allowed in all, the first after ``backoff_s`` seconds.
+    to a number of steps. ``restarts`` are allowed in all, the first after ``backoff_s`` seconds; ``rollbacks`` beside
+    them, each to a save at least ``rollback_steps`` before the trouble.
     """
 
     steps: int | None = None
@@ -86,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     folded: bool = False
     restarts: int = 0
     backoff_s: float = 2.0
+    rollbacks: int = 0
+    rollback_steps: int = 0
 
     def reached(self) -> bool:
         """Say whether the planned end was reached: the last step is within one logging interval of the plan."""
@@ -102,12 +105,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """A state with its own facts: an ended run has a cause and a sentence, a stopping one the order it obeys.
 
     ``asked`` says that the user has asked for the end already: from then on another request means impatience.
-    ``restarts`` were used, ``reached`` is how far it came, ``tries`` attempts in a row have come no further than that.
+    ``restarts`` and ``rollbacks`` were used, ``reached`` is how far it came, ``tries`` attempts in a row have come no
+    further than that.
     """
 
     state: State = "pending"
     attempt: int = 0
     restarts: int = 0
+    rollbacks: int = 0
     tries: int = 0
     reached: Reached | None = None
     order: StopOrder | None = None
@@ -146,12 +151,31 @@ class Reorder(msgspec.Struct, frozen=True, kw_only=True):
     order: StopOrder
 
 
+class Rollback(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run goes back to, and which steps are then left out.
+
+    ``rule`` found trouble that began with step ``onset`` (None: nobody knows). The save to go on from is of a step
+    below ``before``; ``last`` is the last step that was made. ``skip``: the first and the last step that the script is
+    asked to leave out.
+    """
+
+    rule: str
+    onset: int | None = None
+    before: int | None = None
+    last: int | None = None
+    skip: tuple[int, int] | None = None
+
+
 class BackOff(msgspec.Struct, frozen=True, kw_only=True):
-    """Action: wait ``wait_s`` seconds, then tell ``Waited``; ``cause`` and ``text`` say what ended the attempt."""
+    """Action: wait ``wait_s`` seconds, find the save to go on from, then tell ``Waited``, or ``Stranded``.
+
+    ``cause`` and ``text`` say what ended the attempt.
+    """
 
     wait_s: float
     cause: str
     text: str
+    rollback: Rollback | None = None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +210,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Event: the command ended, and its tree is gone. ``target`` is the training process below a wrapper, if known.
 
     ``finding`` is what the log and the kernel say about an end that was not asked for, ``reached`` how far the run has
-    come by now, ``luck`` a random number from 0 to 1 that spreads the restarts of several runs.
+    come by now, ``luck`` a random number from 0 to 1 that spreads the restarts of several runs. ``unloaded``: it ended
+    before its first step, and so could not load the save that it was given; ``elsewhere``: there is another one.
     """
 
     exit: Exit
@@ -195,10 +220,18 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     finding: Finding | None = None
     reached: Reached | None = None
     luck: float = 0.5
+    unloaded: bool = False
+    elsewhere: bool = False
 
 
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: the back-off is over."""
+    """Event: the back-off is over, and it is known where to go on."""
+
+
+class Stranded(msgspec.Struct, frozen=True, kw_only=True):
+    """Event: there is nothing to go on from; ``text`` says why, as the end of a sentence."""
+
+    text: str
 
 
 class Rebooted(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +242,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """Event: somebody wants a run back that a reboot has ended."""
 
 
-Event = Launched | Alive | Ended | Waited | Rebooted | Recovered | Verdict | Request
+Event = Launched | Alive | Ended | Waited | Stranded | Rebooted | Recovered | Verdict | Request
 
 
 def move(state: RunState, to: State, **facts: object) -> RunState:

@@ -20,10 +20,11 @@ from overnight import processes, targets
 from overnight.attempt import Attempt
 from overnight.clocks import boot_clock
 from overnight.events import StopOrder
-from overnight.folder import utc, write_json
+from overnight.folder import write_json
 from overnight.growth import Growth
 from overnight.keepers import Keepers
 from overnight.ladder import NEXT, Ladder, Look, talked
+from overnight.orderfile import read_order, written_order
 from overnight.processes import Identity
 from overnight.spec import RunSpec
 
@@ -333,14 +334,7 @@ class Stopping:
         if self.order is None:
             return
         value = {
-            "cause": self.order.cause,
-            "save": self.order.save,
-            "at": utc(self.order.at) if self.order.at else None,
-            "epoch": self.order.at,
-            "text": self.order.text,
-            "now": self.order.now,
-            "by": self.order.by,
-            "place": self.order.place,
+            **written_order(self.order),
             "began": self.ladder.began,
             "rung": self.ladder.rung,
             "talks": self.ladder.talks,
@@ -362,21 +356,6 @@ class Stopping:
             if not self.keepers.folder.drop_ballast():
                 raise
             write_json(self.attempt.stop_json, value)
-
-
-def read_order(written: dict[str, Any]) -> StopOrder:
-    """Return the order that a stop.json carries; KeyError, TypeError or ValueError if somebody has edited it."""
-    place = written.get("place")
-    source, offset, part = (0, 0, 0) if place is None else map(int, place)
-    return StopOrder(
-        cause=str(written["cause"]),
-        save=bool(written["save"]),
-        at=float(written.get("epoch") or 0.0),
-        text=str(written.get("text") or ""),
-        now=bool(written.get("now")),
-        by=str(written.get("by") or "rule"),
-        place=None if place is None else (source, offset, part),
-    )
 
 
 def _why_killed(ladder: Ladder, look: Look) -> str:

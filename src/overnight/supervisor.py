@@ -23,12 +23,15 @@ import random
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
+from overnight.alarm import Alarm
 from overnight.asked import read_asked
 from overnight.attempt import Attempt
 from overnight.attempts import Attempts
 from overnight.changes import applied
 from overnight.clocks import boot_clock
+from overnight.comeback import Comeback
 from overnight.errors import OvernightError
 from overnight.events import Exit, Request, Verdict
 from overnight.facts import Facts, complain
@@ -67,17 +70,12 @@ from overnight.states import (
     Reorder,
     Start,
     Stop,
-    Waited,
 )
 from overnight.storing import Storing
 from overnight.waking import Wake, Woke
 from overnight.watching import Watching
 from overnight.wiring import change_monitor, make_monitor
 
-TIMER_S = 20.0
-NETWORK_TIMER_S = 1.0
-STARTING_TIMER_S = 0.1
-MISSING_TIMER_S = 0.1
 LOCK_WAIT_S = 5.0
 
 OVER, NOT_MINE, DAMAGED = 0, 3, 4
@@ -99,7 +97,9 @@ class Supervisor:
         self.inbox = Inbox(folder, facts, leave=("recover",) if adopting else ())
         self.monitor = make_monitor(spec, facts.note)
         self.saves = SaveWatch(
-            Path(spec.checkpoints or spec.cwd), skip=(folder.path, *folder.path.parents[:2]), saved=facts.saved
+            Path(spec.checkpoints or spec.cwd),
+            skip=(folder.path, *folder.path.parents[:2]),
+            saved=self._saved,
         )
         self.standing = Standing(folder, spec, facts, keepers=keepers, wake=self.wake)
         self.monitor.state = self.standing.state
@@ -107,6 +107,8 @@ class Supervisor:
         attempt = self.attempts.current
         pids = () if attempt is None or attempt.command is None else (attempt.command.pid,)
         self.intake = Intake(folder, spec, self.monitor, facts, start=self.asked.log_start, pids=pids)
+        self.comeback = Comeback(folder, spec, facts, self.monitor)
+        self.intake.listener = self.comeback.take
         for verdict in self.intake.history.verdicts():
             facts.judge(verdict)  # known to the journal, unless somebody damaged that
         self.intake.bounds.extend(self.standing.begins(self.monitor.attempt))
@@ -147,12 +149,17 @@ class Supervisor:
             gauges=self.gauges,
             wake=self.wake,
             obey=self._obey,
+            comeback=self.comeback,
         )
+        self.alarm = Alarm(
+            gauges=self.gauges, intake=self.intake, monitor=monitor, attempts=attempts, saves=self.saves.saves,
+            others=(self.storing.next_turn_s, self.publisher.next_turn_s, self.hooks.next_look_s,
+                    self.comeback.next_look_s),
+        )  # fmt: skip
         if self.hooks.summary() is not None:
             self.wake.watch_folder(self.folder.hooks)
         self.slept_s: float | None = None
         self.moment: Moment | None = None  # of this turn, once the rules were asked
-        self.due_at = 0.0  # when the next whole turn is due; 0 while one is going on
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +177,7 @@ class Supervisor:
             # As if by the timer: what happened while no supervisor lived has not been told to this one.
             self.turn(NOBODY)
         while not self.monitor.state.ended:
-            self.slept_s = self._timeout_s()
+            self.slept_s = self.alarm.timeout_s(self.moment)
             self.turn(self.wake.sleep(self.slept_s))
         self.parting.see_out(self.monitor.state.exit)
         return OVER
@@ -184,6 +191,7 @@ class Supervisor:
             self._happen(Launched())
         if self.monitor.state.state == "running" and attempt is not None and not self.standing.lost:
             self.attempts.tell_started(attempt)
+            self.comeback.began(attempt.number, attempt.log_begins())
         if self.monitor.state.state == "backoff":
             self.attempts.close(self.monitor)  # by a supervisor that was killed before it could
         if self.standing.order is not None:
@@ -198,7 +206,8 @@ class Supervisor:
             self._read_all()
             self.monitor.state = self.reboot.bring_back(self.monitor.state)
             self.attempts.close(self.monitor)
-            self._happen(Recovered())
+            if self.comeback.found_soon():
+                self._happen(Recovered())
 
     def turn(self, woke: Woke) -> None:
         """Do what the docstring of this file lists, once."""
@@ -208,9 +217,9 @@ class Supervisor:
         self.moment = None
         if placed := self._placed():
             self._read()
-        if placed and self.intake.halfway and woke.by_log and boot_clock() < self.due_at:
+        if placed and self.intake.halfway and woke.by_log and boot_clock() < self.alarm.due_at:
             return  # half a line: unbuffered programs write its end apart, a moment later
-        self.due_at = 0.0
+        self.alarm.due_at = 0.0
         self.attempts.look(woke, self.intake.grew_at)
         self._obey(woke)
         self._ask_time()
@@ -226,34 +235,9 @@ class Supervisor:
         self.progress.begin_attempt(self.monitor.state.attempt)
         self.storing.at_once()  # or the next supervisor measures by the attempt before
         self._happen(Alive(attempt=self.monitor.state.attempt))
+        if self.attempts.current is not None:
+            self.comeback.began(self.attempts.current.number, self.attempts.current.log_begins())
         return True
-
-    def _timeout_s(self) -> float:
-        now = boot_clock()
-        if self.due_at:
-            return max(0.0, self.due_at - now)
-        waits: list[float | None] = [NETWORK_TIMER_S if self.intake.network else TIMER_S]
-        if self.intake.more:
-            waits.append(0.0)
-        if self.intake.log.missing:
-            waits.append(MISSING_TIMER_S)
-        if self.monitor.state.state in ("pending", "starting"):
-            waits.append(STARTING_TIMER_S)
-        going_on = self.attempts.going_on(self.monitor.state.state)
-        if going_on:
-            # Between two attempts active time stands still, and what is nearly due stays so.
-            least_s = 1.0 if self.monitor.state.state == "backoff" else 0.01
-            waits.append(max(least_s, self.monitor.due_s(self.moment or self.gauges.moment())))
-        waits += [
-            self.attempts.next_look_s(now, going_on=going_on),
-            self.saves.saves.next_look_s(now),
-            self.storing.next_turn_s(now),
-            self.publisher.next_turn_s(now),
-            self.hooks.next_look_s(boot_clock()),
-        ]
-        wait_s = min(wait for wait in waits if wait is not None)
-        self.due_at = now + wait_s
-        return wait_s
 
     # -- 2. the log --------------------------------------------------------------------------------------------------
 
@@ -264,8 +248,12 @@ class Supervisor:
         if self.watching.moved_on:
             self.watching.moved_on, self.storing.committed_at = False, 0.0
 
+    def _saved(self, **told: Any) -> None:
+        self.comeback.saved(**told)
+
     def _judge(self, verdict: Verdict) -> None:
         known = not self.facts.judge(verdict)
+        self.comeback.judged(verdict)
         self.publisher.urgent = self.publisher.urgent or not known
         # A verdict on an attempt that is over has been acted upon (or came too late to be).
         if verdict.attempt == self.monitor.state.attempt:
@@ -282,7 +270,7 @@ class Supervisor:
         self.publisher.urgent = self.orders.take(woke) or self.publisher.urgent
 
     def _change(self, spec: RunSpec) -> None:
-        self.spec = self.attempts.spec = self.publisher.spec = spec
+        self.spec = self.attempts.spec = self.publisher.spec = self.comeback.spec = spec
         change_monitor(self.monitor, spec, self.facts.note)
 
     # -- 5. time -----------------------------------------------------------------------------------------------------
@@ -301,6 +289,8 @@ class Supervisor:
         trouble = self.storing.disk_trouble(now)
         if trouble is not None:
             self._judge(trouble)
+        for verdict in self.comeback.turn(self.intake.log.position()[1]):
+            self._judge(verdict)
         if attempt.exit is None:
             attempt.watch_targets(now, self.intake.grew_at)
 
@@ -311,8 +301,10 @@ class Supervisor:
         cleared = self.attempts.step(self.intake.grew_at, stopped=self.monitor.state.state == "stopping")
         if cleared and attempt is not None and attempt.exit is not None:
             self._close_attempt(attempt, attempt.exit)
-        if self.monitor.state.state == "backoff" and self.attempts.waited():
-            self._happen(Waited())
+        if self.monitor.state.state == "backoff":
+            found = self.comeback.found()  # while it waits
+            if found is not None and self.attempts.waited():
+                self._happen(found)
 
     def _close_attempt(self, attempt: Attempt, how: Exit) -> None:
         """Nothing is left that could write: read the log to its end, then decide what the exit means."""
@@ -322,7 +314,12 @@ class Supervisor:
         target, started = attempt.target_of(self.intake.grew_at), attempt.executed()
         finding = self.attempts.finding(how, target)
         luck, reached = random.random(), self.monitor.reached()  # noqa: S311 - no secret
-        self._happen(Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck))
+        unloaded = self.comeback.ended(attempt, finding, stopped=self.attempts.stopping is not None)
+        for verdict in self.comeback.told():
+            self._judge(verdict)
+        more = {"unloaded": unloaded, "elsewhere": unloaded and self.comeback.elsewhere()}
+        ended = Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck, **more)
+        self._happen(ended)
         self.attempts.close(self.monitor, finding)
         if self.monitor.state.state == "backoff":
             self.hooks.tell("restart", boot_clock(), **self.attempts.why_again())
@@ -352,7 +349,8 @@ class Supervisor:
     def _act(self, action: Action) -> None:
         attempts = self.attempts
         if isinstance(action, Start):
-            attempts.begin(action.attempt, self.intake.begin_attempt(action.attempt))
+            point = self.comeback.point(action.attempt, used_s=self.gauges.spending.active_s(attempts.current))
+            attempts.begin(action.attempt, self.intake.begin_attempt(action.attempt), point)
         elif isinstance(action, Stop):
             attempts.stop(action.order)
         elif isinstance(action, Climb) and attempts.stopping is not None:

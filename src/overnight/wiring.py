@@ -32,6 +32,7 @@ from overnight.rules.spike import Spike
 from overnight.rules.stall import Stall
 from overnight.rules.steps import MaxSteps
 from overnight.spec import RunSpec
+from overnight.states import Plan
 
 READERS: dict[str, Callable[[], Reader]] = {
     "nanogpt": NanoGPT,
@@ -179,6 +180,15 @@ def make_figures(spec: RunSpec) -> Figures:
     )
 
 
+def _policy(spec: RunSpec) -> Plan:
+    return Plan(
+        restarts=spec.restarts,
+        backoff_s=spec.backoff_s,
+        rollbacks=spec.rollbacks,
+        rollback_steps=spec.rollback_steps,
+    )
+
+
 def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
     """Return the pure heart of one run."""
     makers = reader_makers(spec, complain)
@@ -189,15 +199,14 @@ def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
         segment_rules=SEGMENT_RULES,
         figures=make_figures(spec),
         window=spec.window,
-        restarts=spec.restarts,
-        backoff_s=spec.backoff_s,
+        policy=_policy(spec),
     )
 
 
 def change_monitor(monitor: Monitor, spec: RunSpec, complain: Callable[[str], None]) -> None:
     """Let a monitor go on under a spec that was changed while the run goes on; what rules remember stays."""
     monitor.change(make_rules(spec, complain), make_time_rules(spec), make_figures(spec))
-    monitor.restarts, monitor.backoff_s = spec.restarts, spec.backoff_s
+    monitor.policy = _policy(spec)
 
 
 def _plugins(group: str, taken: Collection[str], complain: Callable[[str], None]) -> list[Callable[[], Any]]:

@@ -479,7 +479,7 @@ def test_every_key_of_a_report_of_a_run_is_documented(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "quiet")
     a_status(folder)
     facts = Facts(folder)
-    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7)
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, attempt=1, segment=1)
     facts.note("looks well")
     (folder.evidence / "check-1").mkdir(parents=True)
     (folder.evidence / "check-1" / "facts.json").write_text("{}")
@@ -818,7 +818,7 @@ def test_every_field_of_a_checkpoint_is_documented(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "quiet")
     folder.create()
     facts = Facts(folder)
-    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7)
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, attempt=1, segment=1)
     assert facts.checkpoint is not None
     # the supervisor adds what it thinks of it
     assert set(table(section("reference.md", "checkpoint"))) == {*facts.checkpoint, "valid", "healthy"}

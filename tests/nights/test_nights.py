@@ -216,6 +216,49 @@ def test_a_limit_would_have_come_when_the_clock_says(tmp_path: Path) -> None:
     assert abs(money["step"] - limit["step"]) <= 20
 
 
+def test_what_a_night_would_have_been_taken_back_for(tmp_path: Path) -> None:
+    place = place_of("odd_batches", tmp_path)
+    before, found = told(place), told(place, "--action", "spike=rollback")
+    assert [short(one) for one in found["verdicts"]] == [short(one) for one in before["verdicts"]]
+    (back,) = found["rollbacks"]
+    assert (back["n"], back["followed"]) == (1, False)
+    assert back["before"] <= 4000 - 10 + 1  # the noise began at step 4,000
+    assert back["skip"] == [back["before"], back["step"]]
+    assert found["end"] is None
+    assert [one["after_rollback"] for one in found["verdicts"]] == [
+        one["line"] > back["line"] for one in found["verdicts"]
+    ]
+
+
+def test_a_nan_that_would_have_been_taken_back_is_no_end(tmp_path: Path) -> None:
+    place = place_of("run_unheeded", tmp_path)
+    found = told(place, "--action", "nonfinite=rollback")
+    (back,) = found["rollbacks"]
+    assert back["step"] in (60, 61)
+    assert back["before"] == back["step"] - 9
+    (one,) = [one for one in found["verdicts"] if one["rule"] == "nonfinite"]
+    assert (one["night"]["how"], one["night"]["action"], one["action"]) == ("changed", "note", "rollback")
+    assert one["evidence"]["onset"] == back["step"]
+    # the limit is reached by the clock, which goes on
+    limit = told(place, "--action", "nonfinite=rollback", "--max-hours", "0.003")
+    assert limit["end"]["rule"] == "wall_clock"
+
+
+def test_each_attempt_of_a_night_may_be_taken_back_and_then_it_ends(tmp_path: Path) -> None:
+    place = place_of("run_restarts", tmp_path)
+    log = tmp_path / "night" / "output.log"
+    sick = re.sub(rb"(step: 5[789], loss: )[0-9.]{6}", rb"\1   nan", log.read_bytes())  # as many bytes as before
+    assert sick.count(b"nan") == 9
+    log.write_bytes(sick)
+    found = told(place, "--action", "nonfinite=rollback")
+    assert [(one["n"], one["attempt"], one["step"], one["before"], one["followed"]) for one in found["rollbacks"]] == [
+        (1, 1, 57, 48, True), (2, 2, 57, 48, True),
+    ]  # fmt: skip
+    end = found["end"]
+    assert (end["attempt"], end["step"], end["then"]) == (3, 57, "stopped (nonfinite), 2 rollbacks used")
+    assert [one["ends"] for one in found["verdicts"] if one["rule"] == "nonfinite"] == [False, False, True]
+
+
 def test_what_is_printed_of_a_night(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run_unheeded", "run_hangs", "run_nan", "odd_batches"):
         (tmp_path / name).mkdir()

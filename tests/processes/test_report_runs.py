@@ -182,6 +182,70 @@ def ended(runs: Runs, start: Start) -> Run:
     return run
 
 
+def append(run: Run, *facts: dict[str, Any]) -> None:
+    """Write facts into a run's journal, as its supervisor would have."""
+    with (run.folder / "journal.jsonl").open("a") as stream:
+        for fact in facts:
+            stream.write(json.dumps({"at": "2026-11-30T03:00:00.000Z", **fact}) + "\n")
+
+
+def a_save(step: int, *, attempt: int = 1) -> dict[str, Any]:
+    return {"fact": "saved", "seconds": 0.2, "path": f"/ck/<b>{step}</b>.pt", "step": step, "epoch": 1e9 + step,
+            "attempt": attempt, "segment": 1}  # fmt: skip
+
+
+def a_look(step: int, *, valid: bool, finite: bool | None, problem: str | None = None) -> dict[str, Any]:
+    return {"fact": "checked", "path": f"/ck/<b>{step}</b>.pt", "step": step, "attempt": 1, "valid": valid,
+            "finite": finite, "problem": problem, "maker": "torch", "check_s": 0.1}  # fmt: skip
+
+
+def test_how_a_run_went_on_is_told_from_its_journal(runs: Runs, ended: Run) -> None:
+    before = value_of(runs, "night")
+    assert (before["resumes"], before["rollbacks"], before["checkpoint"], before["checkpoints"]) == ([], [], None, [])
+    append(
+        ended,
+        *(one for step in (2, 4, 6) for one in (a_save(step), {**a_save(step), "path": None, "step": None})),
+        a_look(2, valid=True, finite=True), a_look(4, valid=False, finite=None, problem="it is cut off"),
+        {"fact": "sick", "attempt": 1, "segment": 1, "step": 5},
+        {"fact": "backoff", "attempt": 1, "cause": "nonfinite", "text": "loss is NaN", "wait_s": 2.0, "until_s": 5.0,
+         "boot_id": "b", "tries": 1, "reached": None,
+         "rollback": {"rule": "nonfinite", "onset": 5, "before": 3, "last": 7, "skip": [3, 7]}},
+        {"fact": "resume", "attempt": 2, "path": "/ck/<b>2</b>.pt", "step": 2, "maker": "torch", "skip": [[3, 7]],
+         "passed_over": [{"path": "/ck/<b>4</b>.pt", "step": 4, "why": "it is cut off"}], "lost_steps": 5,
+         "lost_s": 0.1, "lost_cost": None, "rollback": "nonfinite", "text": "attempt 2 goes on from step 2"},
+        {"fact": "overlap", "attempt": 2, "since": 2, "compared": 10, "equal": 9, "text": "9/10, first difference 7: x",
+         "first_difference": {"step": 7, "metric": "loss", "before": 2.0, "after": "nan"}},
+        {"fact": "load_failure", "attempt": 3, "path": "/ck/<b>2</b>.pt", "step": 2, "text": "KeyError: <script>"},
+        {"fact": "nobody knows this yet", "attempt": 3},
+    )  # fmt: skip
+    found = value_of(runs, "night")
+    assert found["saves"] == {"count": 3, "seconds": pytest.approx(0.6)}
+    assert [(one["step"], one["valid"], one["healthy"]) for one in found["checkpoints"]] == [
+        (2, True, True), (4, False, False), (6, None, False),
+    ]  # fmt: skip
+    assert found["checkpoint"] is None  # the last good one could not be loaded
+    (resume,) = found["resumes"]
+    assert (resume["step"], resume["skip"], resume["lost_steps"], resume["rollback"]) == (2, [[3, 7]], 5, "nonfinite")
+    assert (resume["overlap"]["equal"], resume["overlap"]["compared"]) == (9, 10)
+    (back,) = found["rollbacks"]
+    assert (back["attempt"], back["before"], back["skip"], back["next_attempt"]) == (1, 3, [3, 7], 2)
+    advice = " ".join(found["next"])
+    assert "could not be loaded (KeyError: <script>)" in advice
+    assert "9/10, first difference 7" in advice
+    told = " ".join(runs.overnight("report", "night").stdout.split())
+    assert "how it went on 2 from step 2, /ck/<b>2</b>.pt, taken back by the rule nonfinite" in told
+    assert "left out: steps 3 to 7" in told
+    assert "overnight: " not in runs.overnight("status", "night").stderr
+    page = runs.overnight("report", "night", "--html", "-").stdout
+    assert "How it went on" in page
+    assert "/ck/&lt;b&gt;2&lt;/b&gt;.pt" in page
+    assert "<b>2" not in page
+    assert "KeyError: <script>" not in page
+    again = runs.overnight("replay", "night", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["rollbacks"] == []
+
+
 @pytest.mark.parametrize("name", ["metrics.db", "status.json", "journal.jsonl", "output.log", "run.json"])
 @pytest.mark.parametrize("how", ["gone", "damaged", "empty"])
 def test_what_is_left_of_a_damaged_run_is_shown(runs: Runs, ended: Run, name: str, how: str) -> None:

@@ -87,7 +87,7 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "124,356,864 from --params",
         "attempt 1, pid 4242, exit code 0",
         "1h00m after its start), active 1h00m",
-        "step 20 /data/ckpt-20 (valid, before anything critical)",
+        "step 20 /data/ckpt-20 (verified, before anything critical)",
         "/data/output.log",
         "critical nonfinite step 21 -> terminate: the loss is NaN",
         "2: y, no steps, ended by SIGSEGV",

@@ -16,7 +16,7 @@ from overnight.monitor import Monitor
 from overnight.past.clock import PastClock
 from overnight.past.comparing import compared
 from overnight.past.dates import Dates
-from overnight.past.replay import outlook
+from overnight.past.outlook import outlook
 from overnight.past.rereading import Bounds, bounds_of, pieces, reread
 from overnight.past.tally import Tally, lasted
 from overnight.past.times import Attempt, Times

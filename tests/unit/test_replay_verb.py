@@ -129,6 +129,85 @@ def test_other_rules_change_just_what_they_should(capsys: pytest.CaptureFixture[
     assert low["end"]["rule"] == "divergence"
 
 
+def spiky(*spans: tuple[int, int, int]) -> str:
+    """Return a log in pieces (first step, last step, first step of a loss of 8 that stays)."""
+    return "".join(
+        f"step: {step}, loss: {8.0 if step >= bad else 2 + 0.05 * math.sin(step):.4f}, dt: 0.5\n"
+        for first, last, bad in spans
+        for step in range(first, last + 1)
+    )
+
+
+def test_a_rollback_is_no_end_and_nothing_is_made_up_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", spiky((1, 320, 300)) + lines(range(321, 400), nan_at=380))
+    found = told(capsys, log, "--action", "spike=rollback", "--exit-code")
+    assert found["end"] is None
+    (back,) = found["rollbacks"]
+    assert (back["rule"], back["n"], back["followed"], back["line"]) == ("spike", 1, False, back["step"])
+    assert 300 <= back["step"] <= 320
+    # at least ten steps before the trouble, which began at 300
+    assert (back["before"], back["skip"]) == (291, [291, back["step"]])
+    first, *others = [one for one in found["verdicts"] if one["severity"] != "note"]
+    assert (first["rolls_back"], first["after_rollback"], first["ends"], first["action"]) == (
+        True,
+        False,
+        False,
+        "rollback",
+    )
+    assert [(one["rule"], one["after_rollback"], one["rolls_back"]) for one in others] == [("nonfinite", True, False)]
+    said = " ".join(text(capsys, log, "--action", "spike=rollback").split())
+    assert (
+        f"spike would have rolled it back at step {back['step']}, line {back['step']}; no rule would have ended it"
+        in said
+    )
+    assert "what stands behind it in the log is of a run that was not taken back" in said
+    assert "whether there was such a save the log does not tell" in said
+    assert said.count("-- after the rollback, of a run that was not taken back --") == 1
+
+
+def test_where_the_log_begins_again_it_is_judged_again_and_rollbacks_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    piece = (1, 320, 300)
+    log = write("train.log", spiky(piece, piece, piece) + lines(range(321, 360)))
+    found = told(capsys, log, "--action", "spike=rollback")
+    assert [(one["n"], one["followed"]) for one in found["rollbacks"]] == [(1, True), (2, True)]
+    end = found["end"]
+    assert (end["rule"], end["action"], end["again"], end["then"]) == (
+        "spike", "rollback", False, "stopped (spike), 2 rollbacks used",
+    )  # fmt: skip
+    assert end["line"] == 640 + found["rollbacks"][0]["step"]
+    assert end["saved"]["steps"] == 359 - end["step"]
+    said = " ".join(text(capsys, log, "--action", "spike=rollback").split())
+    assert "behind it the log begins again from an earlier step, and that is judged for itself" in said
+    assert "rolled back at step" in said
+    assert told(capsys, log, "--action", "spike=rollback", "--exit-code", code=1)["end"] == end
+
+
+def test_a_limit_is_reached_whether_or_not_a_run_goes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", lines(range(100), nan_at=40))
+    found = told(capsys, log, "--action", "nonfinite=rollback", "--max-steps", "80")
+    assert [one["step"] for one in found["rollbacks"]] == [40]
+    assert (found["end"]["rule"], found["end"]["step"]) == ("max_steps", 80)
+
+
+def test_a_limit_takes_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
+    log = write("train.log", lines(range(100)))
+    assert main(["replay", log, "--max-steps", "50", "--action", "max_steps=rollback"]) == 2
+    assert "a limit that is reached is no trouble to go back before" in capsys.readouterr().err
+
+
+def test_a_later_epoch_is_no_way_back(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"Epoch [{epoch}/4], Step [{step}/150], Loss: {'nan' if (epoch, step) in ((2, 50), (4, 50)) else 2.5}\n"
+        for epoch in range(1, 5)
+        for step in range(10, 151, 10)
+    ]
+    found = told(capsys, write("train.log", "".join(rows)), "--action", "nonfinite=rollback")
+    assert [(one["step"], one["epoch"], one["followed"]) for one in found["rollbacks"]] == [(50, 2, False)]
+    assert [one["after_rollback"] for one in found["verdicts"] if one["rule"] == "nonfinite"] == [False, True]
+
+
 def test_the_exit_code_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     well, ill = write("well.log", lines(range(50))), write("ill.log", lines(range(50), nan_at=9))
     assert told(capsys, well, "--exit-code")["end"] is None
@@ -413,6 +492,8 @@ def test_zones_are_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
         (("train.log", "--until", "noon"), 2, "until"),
         (("train.log", "--restarts", "3"), 2, "replay starts nothing again, so it takes no --restarts"),
         (("train.log", "--resume-args=--resume"), 2, "takes no --resume-args"),
+        (("train.log", "--rollbacks", "3"), 2, "takes no --rollbacks"),
+        (("train.log", "--strict"), 2, "takes no --strict"),
         (("train.log", "--max-los", "3"), 2, "did you mean --max-loss?"),
         ((), 2, "RUN|LOG"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overnight.report.course import SHOWN, Course, attempts
+from overnight.resumption.known import MOST
 
 AT = "2026-11-29T23:00:00.000Z"
 
@@ -134,7 +135,9 @@ def test_a_long_night_is_bounded_and_says_what_is_left_out() -> None:
     assert any("the run is over" in one["text"] for one in found)
     left = 5000 * 3 + 3 - SHOWN
     assert found[-1]["text"].startswith(f"{left:,} more are left out here: ")
-    assert (course.saves, course.save_s, len(course.checkpoints)) == (5000, 5000.0, 500)
+    kept = course.resumed.checkpoints()
+    assert (course.resumed.count, course.resumed.seconds, len(kept)) == (5000, 5000.0, MOST)
+    assert kept[-1]["path"] == "/ck/5000"
     assert course.verdicts == 5001
 
 

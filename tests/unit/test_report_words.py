@@ -23,6 +23,9 @@ def value(**changes: Any) -> dict[str, Any]:
         "goodput": {"goodput": 0.96, "wall_s": 25920.0, "productive_s": 24883.0},
         "attempts": [attempt(1)],
         "timeline": [],
+        "resumes": [],
+        "rollbacks": [],
+        "checkpoint": None,
         "checkpoints": [],
         "saves": {"count": 0, "seconds": 0.0},
         "proofs": [],
@@ -31,7 +34,7 @@ def value(**changes: Any) -> dict[str, Any]:
         "unknown": {},
     }
     for name, change in changes.items():
-        found[name] = {**found[name], **change} if isinstance(change, dict) else change
+        found[name] = {**(found[name] or {}), **change} if isinstance(change, dict) else change
     return found
 
 
@@ -117,16 +120,104 @@ def test_a_nan_names_the_line_and_the_last_save_before_it() -> None:
     sick = value(outcome={"state": "stopped", "cause": "nonfinite"}, timeline=[verdict("nonfinite")], checkpoints=saves)
     spec = {"argv": ["python", "my train.py"], "resume_args": ["--resume", "auto"]}
     sick["progress"].update(loss_good=2.75, loss_good_step=59)
-    line, good, why, save = next_steps(sick, spec)
+    line, good, why, save, back = next_steps(sick, spec)
     assert good == "the last loss before it that is a number is 2.75, at step 59"
     assert "not started again, because a restart alone does not mend a NaN" in why
     assert "byte 2,004 of /runs/night/output.log" in line
     assert "step: 60, loss: nan" in line
     assert "the last save from before step 60 is /ck/50.pt, of step 50" in save
     assert "overnight run --name night-again -- python 'my train.py' --resume auto" in save
-    assert "in the way your script resumes" in next_steps(sick, {**spec, "resume_args": []})[-1]
+    assert "in the way your script resumes" in next_steps(sick, {**spec, "resume_args": []})[-2]
+    assert "`--action nonfinite=rollback`" in back
     late = value(timeline=[verdict("nonfinite", step=20)], checkpoints=saves)
     assert "no save from before step 20 was seen; the newest is /ck/60.pt" in next_steps(late, spec)[1]
+
+
+def save(step: int, **marks: Any) -> dict[str, Any]:
+    """Return a save that was looked into and is good, with other marks."""
+    plain = {"valid": True, "finite": True, "healthy": True, "problem": None, "load_failure": None, "attempt": 1}
+    return {"step": step, "path": f"/ck/{step}.pt", "at": None, "seconds": 1.0, **plain, **marks}
+
+
+def test_after_a_nan_the_newest_good_checkpoint_is_named_with_the_whole_command() -> None:
+    saves = [
+        save(100), save(200), save(250, valid=False, problem="it is cut off"),
+        save(300, finite=False, problem="NaN in it"), save(310, healthy=False),
+    ]  # fmt: skip
+    sick = value(
+        outcome={"state": "stopped", "cause": "nonfinite"}, checkpoints=saves, checkpoint=saves[1],
+        timeline=[verdict("nonfinite", step=305, attempt=1)],
+    )  # fmt: skip
+    spec = {"argv": ["python", "t.py"], "resume_args": ["--load", "{checkpoint}", "--from={checkpoint}"]}
+    said = next_steps(sick, spec)
+    (best,) = [one for one in said if "the newest healthy checkpoint whose content was checked is /ck/200.pt" in one]
+    assert best.endswith(
+        "/ck/200.pt, of step 200; go on with `overnight run --name night-again -- "
+        "python t.py --load /ck/200.pt --from=/ck/200.pt`"
+    )
+    (newer,) = [one for one in said if "not to be used" in one]
+    assert newer.startswith("3 newer saves are not to be used: /ck/310.pt, of step 310: unhealthy")
+    assert "/ck/250.pt, of step 250: bad: it is cut off" in newer
+    assert any("with `--action nonfinite=rollback` a run goes back by itself" in one for one in said)
+    assert not any(
+        "--action nonfinite=rollback" in one for one in next_steps(sick, {"actions": {"nonfinite": "rollback"}})
+    )
+    unseen = {**sick, "checkpoint": save(200, valid=None, finite=None)}
+    assert any("/ck/200.pt, of step 200, and nobody has looked into it" in one for one in next_steps(unseen, spec))
+    none_good = {**sick, "checkpoint": None, "checkpoints": saves[2:]}
+    assert any("none of the 3 saves that were seen is good; the newest is /ck/310.pt" in one
+               for one in next_steps(none_good, spec))  # fmt: skip
+
+
+def resumed(attempt_: int, step: int | None, **more: Any) -> dict[str, Any]:
+    path = None if step is None else f"/ck/{step}.pt"
+    return {"attempt": attempt_, "step": step, "path": path, "rollback": None, "skip": [], "passed_over": [],
+            "overlap": None, **more}  # fmt: skip
+
+
+def test_a_trouble_that_a_rollback_has_mended_spoils_no_end() -> None:
+    night = value(
+        attempts=[attempt(1, "loss is NaN at step 60"), attempt(2)], checkpoints=[save(50)], checkpoint=save(50),
+        timeline=[verdict("nonfinite", attempt=1)], resumes=[resumed(2, 50, rollback="nonfinite")],
+        rollbacks=[{"attempt": 1, "rule": "nonfinite", "next_attempt": 2}],
+    )  # fmt: skip
+    assert sentence(night).startswith("ran 7 h 12 min, finished all 5,000 steps with loss 2.31 after 1 rollback; 96%")
+    night["progress"].update(loss_good=2.75, loss_good_step=50)
+    said = next_steps(night, {"actions": {"nonfinite": "rollback"}})
+    assert not any("the last loss before it" in one for one in said)
+    assert "after it attempt 2 went on from step 50, /ck/50.pt, taken back by the rule nonfinite" in said
+    assert not any("newest healthy checkpoint" in one for one in said)
+    more = {**night, "attempts": [attempt(1, "x"), attempt(2, "x"), attempt(3, "x"), attempt(4)]}
+    assert "after 3 restarts, 1 of them rollbacks" in sentence(more)
+
+
+def test_when_rollbacks_are_used_up_the_way_on_is_told() -> None:
+    spikes = [verdict("spike", step=step, severity="warn", attempt=n) for n, step in ((1, 300), (2, 301), (3, 302))]
+    saves = [save(250), save(300, attempt=3), save(320, attempt=3)]
+    night = value(
+        outcome={"state": "stopped", "cause": "spike", "text": "loss rose to 8 at step 302; 2 rollbacks used"},
+        timeline=spikes, checkpoints=saves, checkpoint=saves[-1], resumes=[resumed(2, 250), resumed(3, 250)],
+        rollbacks=[{"attempt": 1, "next_attempt": 2}, {"attempt": 2, "next_attempt": 3}],
+    )  # fmt: skip
+    said = next_steps(night, {"argv": ["t"], "resume_args": ["{checkpoint}"], "actions": {"spike": "rollback"}})
+    # 320 is of the spike itself, which makes no save unhealthy
+    assert any("the last save from before step 302 is /ck/300.pt" in one and "-- t /ck/300.pt`" in one for one in said)
+    assert any("2 rollbacks did not mend it: `--rollback-steps R` goes further back" in one for one in said)
+
+
+def test_an_attempt_that_was_not_the_same_and_a_save_that_cannot_be_loaded_are_named() -> None:
+    other = {"compared": 10, "equal": 9, "text": None,
+             "first_difference": {"step": 207, "metric": "loss", "before": 2.31, "after": 2.94}}  # fmt: skip
+    night = value(
+        checkpoints=[save(200), save(300, load_failure="KeyError: 'model'")], checkpoint=save(200),
+        resumes=[resumed(2, 200, overlap=other), resumed(3, 200, overlap={**other, "equal": 10})],
+    )  # fmt: skip
+    said = next_steps(night, {})
+    assert "/ck/300.pt, of step 300 could not be loaded (KeyError: 'model'); it is passed over" in said[0]
+    (differs,) = [one for one in said if "did not do again" in one]
+    assert "attempt 2 did not" in differs
+    assert "9/10 equal, first difference 207: loss 2.31 -> 2.94" in differs.replace("9/10,", "9/10 equal,")
+    assert "`overnight verify-resume -- CMD`" in differs
 
 
 def test_where_steps_are_counted_anew_a_save_is_told_by_its_time() -> None:
@@ -165,6 +256,13 @@ def test_after_a_limit_or_a_stop_the_way_on_is_told(cause: str, flag: str) -> No
     assert again in said
     assert (f"with a higher limit (`{flag}`)" in said) == bool(flag)
     assert "no save of it was seen" in next_steps({**ended, "checkpoints": []}, {})[0]
+    good = {**ended, "checkpoints": [save(50), save(60, valid=False, problem="cut off")], "checkpoint": save(50)}
+    first, second, *_ = next_steps(good, {"argv": ["python", "t.py"], "resume_args": ["--resume"]})
+    assert "the newest healthy checkpoint whose content was checked is /ck/50.pt, of step 50" in first
+    assert again in first
+    assert second == "1 newer save is not to be used: /ck/60.pt, of step 60: bad: cut off"
+    bad = {**ended, "checkpoints": [save(60, valid=False, problem="cut off")], "checkpoint": None}
+    assert "no good save was seen; the newest is /ck/60.pt, of step 60: bad: cut off" in next_steps(bad, {})[0]
 
 
 def test_of_evaluations_alone_it_is_said_that_only_they_were_read() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overnight.bars import only_a_bar, superseded
@@ -144,6 +144,7 @@ PARTS += [b"   ", b"step 5 loss 2.1", b"{'loss': 2}", "█▏語".encode(), tqdm
 PARTS += [b"\x1b", b"\x1b]52;", b"7"]
 
 
+@example("   \b█▏語".encode(), 0)
 @given(st.lists(st.sampled_from(PARTS), max_size=40).map(b"".join) | st.binary(max_size=300), st.integers(0, 2**32))
 def test_lines_do_not_depend_on_how_the_bytes_arrive(raw: bytes, seed: int) -> None:
     cuts = sorted(random.Random(seed).sample(range(len(raw) + 1), k=min(5, len(raw) + 1)))

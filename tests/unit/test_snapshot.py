@@ -10,7 +10,7 @@ import pytest
 
 from overnight.events import Exit, StopOrder, Verdict, jsonable
 from overnight.folder import utc
-from overnight.snapshot import FORMAT, SHOWN_VERDICTS, Used, build, verdict_line
+from overnight.snapshot import FORMAT, SHOWN_VERDICTS, Saves, Used, build, verdict_line
 from overnight.spec import RunSpec
 from overnight.states import RunState
 from overnight.wiring import make_monitor
@@ -18,7 +18,7 @@ from overnight.wiring import make_monitor
 AT = 1_767_261_600.0  # 2026-01-01 10:00 UTC
 PROMISED = """name state cause cause_text attempt pid step loss loss_avg tokens_per_second tflops mfu mfu_avg
 flops_per_token peak_flops peak_source convention params params_source devices started_at active_s eta_s log exit_code
-signal verdicts supervisor checkpoint attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
+signal verdicts supervisor checkpoint saves resume rollbacks_used attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
 grad_norm_nonfinite hooks phase silent_s last_lines""".split()
 UNKNOWN_AT_FIRST = "step loss loss_avg dt tokens_per_second tokens_per_second_avg tflops mfu mfu_avg eta_s".split()
 
@@ -38,7 +38,7 @@ def snapshot(log: bytes = b"", *, asked: dict[str, Any] | None = None, **facts: 
         "now": AT + 60,
         "used": Used(active_s=60.25, elapsed_s=61.0),
         "keepers": {"supervisor": 88},
-        "checkpoint": None,
+        "saves": Saves(),
         "notes": [],
         "hooks": None,
         "engine": "local",

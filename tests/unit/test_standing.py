@@ -20,7 +20,7 @@ from overnight.lifecycle import decide, lost_with_the_machine
 from overnight.spec import RunSpec
 from overnight.standing import Standing
 from overnight.states import Ended, Plan, RunState
-from overnight.stopping import read_order
+from overnight.orderfile import read_order
 from overnight.waking import Wake
 
 SPEC = RunSpec(name="r", argv=("true",), executable="/bin/true", cwd="/", log="/nonexistent/log")

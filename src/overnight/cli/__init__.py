@@ -73,9 +73,11 @@ def _dispatch(words: list[str]) -> int:
     if words and words[0] in VERBS:
         verb, (module, _) = words[0], VERBS[words[0]]
         # One import per verb by name: a table of modules would have to import them all.
-        entry: Callable[[list[str]], int] = getattr(__import__(f"overnight.cli.{module}", fromlist=[verb]), verb)
+        entry: Callable[[list[str]], int] = getattr(
+            __import__(f"overnight.cli.{module}", fromlist=[verb]), verb.replace("-", "_")
+        )
         return entry(words[1:])
-    verbs = "".join(f"\n  {verb:<11} {summary}" for verb, (_, summary) in VERBS.items())
+    verbs = "".join(f"\n  {verb:<13} {summary}" for verb, (_, summary) in VERBS.items())
     parser = Parser("overnight", f"Keeps a training run going overnight.\n\nverbs:{verbs}", EPILOG)
     parser.usage = "overnight VERB [options]"
     parser.add_argument("--version", action="store_true", help="print the version")

@@ -16,9 +16,9 @@ from typing import Any
 from overnight import client, launch
 from overnight.asked import in_force
 from overnight.changes import changed
-from overnight.cli.page import local, money
+from overnight.cli.page import local
 from overnight.cli.parser import Parser, new_parser
-from overnight.cli.render import figure, span
+from overnight.cli.render import figure, money, span
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES, Setting

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client
+from overnight.cli import lastsave
 from overnight.cli.look import as_json
 from overnight.cli.notice import StopNews, farewell, supervisor_words
 from overnight.cli.parser import HOOK_FAILED, INTERRUPTED, new_parser
@@ -92,8 +93,17 @@ def stop(words: list[str]) -> int:
         except KeyboardInterrupt:
             print(f"left; {folder.name} goes on stopping (overnight wait {folder.name})", file=sys.stderr)
             return INTERRUPTED
-    print(as_json(one) if args.json else farewell(folder, one, colours=colours()))
-    return 0
+    code = 0
+    try:
+        one = lastsave.await_check(folder, one, tell=_tell)
+    except KeyboardInterrupt:
+        _tell(f"left before the save was verified; `overnight status {folder.name}` tells later")
+        code = INTERRUPTED
+    if args.json:
+        print(as_json({**one, **lastsave.judge(one, lastsave.asked_of(folder)).facts()}))
+    else:
+        print(farewell(folder, one, colours=colours()))
+    return code
 
 
 def _ask(folder: RunFolder, *, now: bool) -> None:
@@ -138,10 +148,12 @@ class Watch:
     def __init__(self, folder: RunFolder, *, stopping: bool = False, now: bool = False) -> None:
         self.folder = folder
         self.news = StopNews(folder) if stopping else None
+        self.stopping = stopping
         self.now = now
         self.began = time.monotonic()
         self.kept_at = self.began
         self.complained = False
+        self.closing_at: float | None = None
 
     def __call__(self, seen: dict[str, Any]) -> bool:
         """Return True when waiting has become useless and ``now`` was asked for."""
@@ -150,6 +162,7 @@ class Watch:
             if news[1]:
                 _tell(f"{news[0]}; Ctrl-C leaves, the stop goes on; `overnight stop --now` kills at once")
         now = time.monotonic()
+        self._tell_closing(now)
         kept = seen["supervisor"]["alive"] and not seen["unguarded"]
         if kept:
             self.kept_at = now
@@ -157,6 +170,15 @@ class Watch:
         if lost and not self.complained and not kept and now - self.began >= SILENT_S:
             self._complain(seen)
         return self.now and now - self.began >= LAST_RESORT_S and lost and not kept and not seen["foreign"]
+
+    def _tell_closing(self, now: float) -> None:
+        """Say once that a stop is over but for the look at its last save, if that takes longer than a moment."""
+        if not self.stopping or not lastsave.closing(self.folder):
+            return
+        self.closing_at = now if self.closing_at is None else self.closing_at
+        if now - self.closing_at >= lastsave.TOLD_AFTER_S:
+            self.stopping = False
+            _tell(lastsave.VERIFYING)
 
     def _complain(self, seen: dict[str, Any]) -> None:
         said = supervisor_words(self.folder, seen)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Self
 
 from overnight import client
+from overnight.cli import lastsave
 from overnight.cli.end import adopter
 from overnight.cli.follow import Follower
 from overnight.cli.notice import StopNews, unguarded_words
@@ -128,14 +129,18 @@ class Foreground:
     def _let_keepers_finish(self, folder: RunFolder) -> dict[str, Any]:
         """Wait until the keepers have gone: as PID 1 our exit would kill them in the middle of their last writes.
 
-        Hooks of the end have the time that they were given; returns the last status of all.
+        Hooks of the end have the time that they were given, and so has a look at the final save; returns the last
+        status of all.
         """
         until = time.monotonic() + LAST_CARE_S
+        verified_by = time.monotonic() + lastsave.VERIFIED_WITHIN_S
+        asked = lastsave.asked_of(folder)
         while True:
             reap()
             one = client.status(folder)
             kept = one["supervisor"]["alive"] or one["shim"]["alive"]
-            if not kept or (client.over(one) and time.monotonic() >= until):
+            looking = time.monotonic() < verified_by and lastsave.pending(one, asked)
+            if not kept or (client.over(one) and time.monotonic() >= until and not looking):
                 return one
             time.sleep(0.02)
 

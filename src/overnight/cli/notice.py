@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client
+from overnight.cli import lastsave
 from overnight.cli.follow import offset_of_last_shown
 from overnight.cli.render import ending, hook_words, red, span
 from overnight.clocks import boot_clock
@@ -106,6 +107,8 @@ HINT_BEGINS = "a restart may mend this"
 def farewell(folder: RunFolder, one: client.Status, *, colours: bool = False) -> str:
     """Return how a run ended, and on lines of their own what else its owner should know."""
     lines = [ending(one), *(f"  {text}" for text in remarks(folder, one))]
+    if (saved := last_save_words(folder, one)) is not None:
+        lines.append(f"  {saved}")
     failed, left = hook_words(one), client.hooks_left(one)
     if failed:
         lines.append(red(f"  {failed}", colours=colours))
@@ -115,6 +118,12 @@ def farewell(folder: RunFolder, one: client.Status, *, colours: bool = False) ->
             f"  {left} hook{'s' if left > 1 else ''} {'still going on' if kept else 'not known to have ended'}"
         )
     return "\n".join(lines)
+
+
+def last_save_words(folder: RunFolder, one: client.Status) -> str | None:
+    """Return what became of the final save of a run that was stopped; None for any other run."""
+    asked = lastsave.asked_of(folder)
+    return lastsave.judge(one, asked).text if asked is not None or one["state"] == "stopped" else None
 
 
 def remarks(folder: RunFolder, one: client.Status) -> list[str]:

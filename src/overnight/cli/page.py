@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from overnight.cli import pagesaves
 from overnight.cli.render import (
     WIDTH,
     backoff_s,
@@ -15,6 +16,7 @@ from overnight.cli.render import (
     figure,
     folded,
     hook_words,
+    money,
     painted,
     percent,
     plain_state,
@@ -217,13 +219,6 @@ def _costs(one: Status) -> list[tuple[str, str]]:
     return [("cost", f"{money(cost)}{end}{at}")]
 
 
-def money(amount: Any) -> str:
-    """Return an amount with two decimals, a large or tiny one with its digits; words and dashes as ``figure``."""
-    if not isinstance(amount, (int, float)):
-        return figure(amount)
-    return f"{amount:.2f}" if amount == 0 or 0.1 <= abs(amount) < 1e6 else f"{amount:.3g}"
-
-
 def limit_rows(one: Status, now: float, max_hours: object) -> list[tuple[str, str]]:
     """Return the limits in force with what is left of them, as (label, text)."""
     limits: dict[str, Any] = {"max_hours": max_hours, **(one.get("limits") or {})}
@@ -291,9 +286,7 @@ def _places(one: Status, now: float, attach: str | None, report: str | None) -> 
         rows.append(("kept by", ", ".join(keepers)))
     if (one.get("engine") or "local") != "local":
         rows.append(("engine", f"{one['engine']}" + (f": {attach}" if attach else "")))
-    saved = one["checkpoint"]
-    if saved:
-        rows.append(("checkpoint", _saved_words(saved)))
+    rows += pagesaves.rows(one)
     rows.append(("log", one["log"] or "unknown"))
     if report is not None:
         rows.append(("report", report))
@@ -321,15 +314,6 @@ def _times_rows(one: Status, now: float, active: str) -> list[tuple[str, str]]:
 
 def _ago(moment: float, now: float) -> str:
     return span(max(0.0, now - moment))
-
-
-def _saved_words(saved: Status) -> str:
-    """Return what a checkpoint's marks mean: they come of the log alone, and nobody has opened it."""
-    marks = ["valid" if saved.get("valid") else "not looked into"]
-    if saved.get("healthy") is not None:
-        marks.append("before anything critical" if saved["healthy"] else "not before the first critical verdict")
-    step = "step unknown" if saved.get("step") is None else f"step {saved['step']}"
-    return f"{step} {saved.get('path')} ({', '.join(marks)})"
 
 
 def _keeper(who: Status) -> str:

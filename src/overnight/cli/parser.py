@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "show what happened to a run, or in any log"),
     "replay": ("replay", "judge a finished run or log again, under any rules"),
     "checkpoints": ("checkpoints", "list, verify and prune checkpoints of any maker"),
+    "verify-resume": ("verify", "prove that a resume is exact, by stopping and killing runs"),
     "read": ("read", "print what is read from a log, and by which reader"),
     "export": ("history", "write a run's records as CSV, JSON lines or Parquet"),
     "reindex": ("history", "build a run's metrics.db anew from its log and journal"),

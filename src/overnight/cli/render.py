@@ -63,6 +63,13 @@ def span(seconds: Any) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def money(amount: Any) -> str:
+    """Return an amount with two decimals, a large or tiny one with its digits; words and dashes as ``figure``."""
+    if not isinstance(amount, (int, float)):
+        return figure(amount)
+    return f"{amount:.2f}" if amount == 0 or 0.1 <= abs(amount) < 1e6 else f"{amount:.3g}"
+
+
 def epoch(text: object) -> float | None:
     """Return an RFC 3339 time of a status as seconds since the epoch; None for anything else."""
     from datetime import datetime

@@ -22,6 +22,7 @@ EXAMPLES = """\
   overnight replay pretrain                      a run, under its own rules
   overnight replay pretrain --max-loss 8         would this have caught it?
   overnight replay pretrain --stall 10m --price 2.49/h
+  overnight replay pretrain --action spike=rollback
   overnight replay train.log --vocab-size 50304  any log, never launched here
   overnight replay train.log --exit-code         1 if a rule would have ended it
 """
@@ -61,7 +62,7 @@ def _refused(words: list[str]) -> list[str]:
         if flag in again:
             message = (
                 f"replay starts nothing again, so it takes no {flag}: of a run it says whether it would have been "
-                "started again by the run's own settings, and a log is one attempt"
+                "started again or rolled back by the run's own settings, and a log is one attempt"
             )
             raise UsageError(message)
     return words

@@ -47,6 +47,12 @@ def _answer(told: Told) -> str:
         return "only evaluations were read, so no rule could judge the training between them"
     if not told["read"]["records"] and not told["verdicts"]:
         return "nothing in it was read as a training record, so no rule on records could judge"
+    backs = told["rollbacks"]
+    if end is None and backs:
+        more = "" if len(backs) == 1 else f", the first of {len(backs)} times"
+        return (
+            f"{backs[0]['rule']} would have rolled it back {_where(backs[0], told)}{more}; no rule would have ended it"
+        )
     if end is None:
         return "no rule would have ended it"
     said = f"{end['rule']} would have ended it {_where(end, told)}"
@@ -101,6 +107,9 @@ def _head(told: Told) -> list[str]:
         # What came after an end that the night had too, or after which it would have gone on, is not saved by it.
         label = "after it" if told["end"]["again"] or _then_too(told) else "saved"
         lines += _row(label, _saved(told["end"]["saved"], again=read["segments"] - 1 > read["anew"]))
+    lines += [line for one in told["rollbacks"][:SHOWN] for line in _row("rolled back", _back(one, told))]
+    if told["rollbacks"]:
+        lines += _row("", _behind(told["rollbacks"]))
     if told.get("outcome"):
         outcome = told["outcome"]
         cause = f" ({outcome['cause']})" if outcome["cause"] else ""
@@ -124,6 +133,22 @@ def _head(told: Told) -> list[str]:
     lines += _row("rules", _rules(told))
     lines += [line for rule, why in _grouped(told["unjudged"]).items() for line in _row("not judged", f"{rule}: {why}")]
     return lines
+
+
+def _back(one: Told, told: Told) -> str:
+    """Return where and to what a rule would have taken the run back."""
+    before = "a save before the trouble" if one["before"] is None else f"a save before step {one['before']}"
+    skip = one["skip"]
+    left_out = f", its script asked to leave out steps {skip[0]} to {skip[1]} at least" if skip else ""
+    return f"{_where(one, told)} by {one['rule']}, {one['n']} of {told['rules']['rollbacks']}: to {before}{left_out}"
+
+
+def _behind(backs: list[Told]) -> str:
+    """Say what the log behind a rollback is worth: no log tells what was never done."""
+    saves = "whether there was such a save the log does not tell"
+    if all(one["followed"] for one in backs):
+        return f"behind it the log begins again from an earlier step, and that is judged for itself; {saves}"
+    return f"what stands behind it in the log is of a run that was not taken back; {saves}"
 
 
 def _many(count: int, what: str) -> str:
@@ -193,11 +218,14 @@ def _verdicts(told: Told) -> list[str]:
     verdicts = told["verdicts"]
     if not verdicts:
         return ["verdicts     none"]
-    lines, told_end = ["verdicts"], False
+    lines, told_end, behind = ["verdicts"], False, False
     for one in verdicts[:SHOWN]:
         if one["after_end"] and not told_end:
             told_end = True
             lines.append("  -- after the end --")
+        elif one["after_rollback"] and not told_end and not behind:
+            lines.append("  -- after the rollback, of a run that was not taken back --")
+        behind = one["after_rollback"]
         lines += _verdict(one, told)
     left = len(verdicts) - SHOWN
     left = max(0, left) + told["left_out"]

@@ -21,7 +21,7 @@ from overnight.cli.logs import watch
 from overnight.cli.notice import farewell, last_lines
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import ending, state_words
-from overnight.errors import WaitTimeoutError
+from overnight.errors import UsageError, WaitTimeoutError
 from overnight.folder import RunFolder
 from overnight.machine import Machine
 from overnight.spec import RunSpec
@@ -116,6 +116,7 @@ def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
 def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) -> int:
     spec = resolved.spec
     neighbours = _neighbours(spec, home)
+    _warn(_carried_over(resolved, home))
     _warn(doctor.quick(Machine(home=home)))  # what would end it at logout, while something can be done about it
     offset = offset_of_last(spec.log, 0)  # an older log with --log: only what this run appends is shown
     if args.foreground:
@@ -156,6 +157,17 @@ def _neighbours(spec: RunSpec, home: Path) -> list[str]:
     if not names:
         return []
     return [f"{names[0]} watches {spec.cwd} for saves, too; give each of the two its own --checkpoints folder"]
+
+
+def _carried_over(resolved: settings.Resolved, home: Path) -> list[str]:
+    """Return what was asked otherwise of the run whose saves this one goes on from; with --strict a UsageError."""
+    from overnight.resumption import carryover
+
+    found = carryover.changes(resolved.spec, home, resolved.origins)
+    if found and resolved.spec.strict:
+        said = "; ".join(found)
+        raise UsageError(f"strict ({resolved.origins['strict']}): {said}; start it as before, or without --strict")
+    return found
 
 
 def _first_look(folder: RunFolder) -> dict[str, Any]:

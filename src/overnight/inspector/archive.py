@@ -6,6 +6,8 @@ Arrays of objects are pickles; they are left unread. Archives of torch inside ot
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from overnight.inspector import torchzip, zips
@@ -57,6 +59,13 @@ def inspect(window: Window, budget: Budget, inside: Inside) -> None:
     inside.intact = True
     if not npz:
         _inner(archive, inside)
+
+
+def opened(window: Window) -> Iterator[tuple[str, Callable[[], Iterator[memoryview]]]]:
+    """Yield each member of a ``.npz`` by its name, and what yields its bytes, header and all; Damage as ``inspect``."""
+    found = zips.read(window, strict=True)
+    for name, member in found.members.items():
+        yield name.removesuffix(".npy"), partial(found.content, member)
 
 
 def _header(window_name: str, begin: bytes) -> tuple[str | None, tuple[int, ...], bool, int]:

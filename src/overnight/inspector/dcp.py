@@ -62,6 +62,29 @@ def look(path: Path, budget: Budget) -> Found:
     )  # fmt: skip
 
 
+def windows(path: Path) -> Iterator[tuple[str, Window, bool]]:
+    """Yield the name and the bytes of each piece of a tensor or object that a folder holds.
+
+    The bytes are an archive of torch of their own unless the last value is True: then they are in no form that is known
+    here. They are good until the next is asked for. Damage, Unreadable: the list is not whole, or a file is not.
+    """
+    with Source(path / METADATA) as source:
+        ranges = _read(source, Inside())
+        source.unchanged()
+    for file, held in _by_file(ranges).items():
+        with Source(path / file) as source:
+            if file.endswith(".safetensors"):
+                yield "", source.whole(), True
+                continue
+            for one in held:
+                yield (
+                    one.name,
+                    source.whole().part(one.at, one.size, f"{one.name[:80]} in {path.name}/{file}"),
+                    one.changed,
+                )
+            source.unchanged()
+
+
 def _files(path: Path) -> tuple[dict[str, int], float | None]:
     """The files of the folder with their sizes, and when the list of them was written, or else the last of them."""
     sizes: dict[str, int] = {}

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from overnight.checkpoint.writer import set_io_priority
-from overnight.inspector import walk
+from overnight.inspector import folders, walk
 from overnight.inspector.findings import Budget, Found
 
 SMALL = 64 << 20
@@ -33,7 +36,12 @@ IOPRIO_IDLE = 3 << 13
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What the content of one checkpoint has shown; ``whole`` if nothing of it was left out for the budget's sake."""
+    """What the content of one checkpoint has shown; ``whole`` if nothing of it was left out for the budget's sake.
+
+    ``seconds`` of a processor that the look has taken. ``there``: it is still there after the look; ``changed``: it was
+    written to meanwhile, so that what is said here may be true of neither the old nor the new one. ``maker``,
+    ``healthy`` and ``size_bytes`` as in Found.
+    """
 
     path: str
     complete: bool | None
@@ -42,6 +50,12 @@ class Checked:
     problem: str | None
     notes: tuple[str, ...]
     whole: bool
+    seconds: float = 0.0
+    there: bool = True
+    changed: bool = False
+    maker: str = "unknown"
+    healthy: bool | None = None
+    size_bytes: int | None = 0
 
 
 def applied(found: Found, checked: Checked) -> Found:
@@ -107,32 +121,70 @@ def _parsed(line: bytes) -> Checked | None:
 
 def main() -> int:
     """Look at the content of what stdin names."""
-    _end_with_parent(os.getppid())
+    end_with_parent(os.getppid())
     asked = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_pipe, daemon=True).start()
+    threading.Thread(target=end_with_pipe, daemon=True).start()
     if asked["idle"]:
         step_back()
     budget = Budget(asked["limit"])
     for path in asked["paths"]:
-        refused = budget.refused
-        found = walk.look(Path(path), budget)
-        if found is None:
-            continue
-        line = {
-            "path": path,
-            "complete": found.complete,
-            "intact": found.intact,
-            "finite": found.finite,
-            "problem": found.problem,
-            "notes": list(found.notes),
-            "whole": budget.refused == refused,
-        }
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
+        line = checked(path, budget)
+        if line.size_bytes is not None:
+            sys.stdout.write(json.dumps(asdict(line)) + "\n")
+            sys.stdout.flush()
     return 0
 
 
-def _end_with_parent(parent: int) -> None:
+def checked(path: str, budget: Budget) -> Checked:
+    """Look at the content of one path, in this process; ``size_bytes`` is None if it is no checkpoint."""
+    refused, began, before = budget.refused, time.process_time(), marked(Path(path))
+    found = walk.look(Path(path), budget)
+    none = found is None
+    found = found or Found(path=path, maker="unknown")
+    after = marked(Path(path))
+    return Checked(
+        path=path,
+        complete=found.complete,
+        intact=found.intact,
+        finite=found.finite,
+        problem=found.problem,
+        notes=found.notes,
+        whole=budget.refused == refused,
+        seconds=round(time.process_time() - began, 3),
+        there=after.inode is not None,
+        changed=before != after,
+        maker=found.maker,
+        healthy=found.healthy,
+        size_bytes=None if none else found.size_bytes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What tells whether a file, or a folder with its files, was written to between two looks."""
+
+    inode: int | None = None  # None: it is not there
+    size: int = 0
+    saved_at: float | None = None
+    names: frozenset[str] = frozenset()
+
+
+def marked(path: Path) -> Mark:
+    """Return the mark of what lies at a path."""
+    try:
+        seen = path.stat()
+    except OSError as error:
+        gone = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        return Mark(inode=None if gone else 0)
+    except ValueError:  # a zero byte in the name
+        return Mark()
+    if not stat.S_ISDIR(seen.st_mode):
+        return Mark(inode=seen.st_ino, size=seen.st_size, saved_at=seen.st_mtime)
+    inside = folders.listed(path)
+    return Mark(inode=seen.st_ino, size=inside.size_bytes, saved_at=inside.saved_at, names=frozenset(inside.files))
+
+
+def end_with_parent(parent: int) -> None:
     """Be killed when the parent dies; end at once if it has died before this could be said."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -140,7 +192,7 @@ def _end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _end_with_pipe() -> None:
+def end_with_pipe() -> None:
     """End when nobody holds the other end of stdin any more."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):

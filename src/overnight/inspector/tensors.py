@@ -79,6 +79,23 @@ _Entry = tuple[str, tuple[int, ...], int, int]
 """Dtype, shape, first byte and last."""
 
 
+def opened(window: Window) -> tuple[dict[str, tuple[str, tuple[int, ...], Window]], dict[str, Any]]:
+    """Return dtype, shape and bytes of each tensor of a file by its name, and its metadata; Damage as ``inspect``."""
+    size = int.from_bytes(window.read(0, 8), "little")
+    if not size or size > window.size - 8:
+        raise Damage(f"{window.name} claims a header of {size:,} bytes, which it has not", complete=False)
+    header = parse_json(window, 8, size)
+    if not isinstance(header, dict):
+        raise Damage(f"{window.name} is damaged: its header lists no tensors")
+    start = 8 + size
+    found = {
+        name: (dtype, shape, window.part(start + begin, end - begin, f"{name[:80]} in {window.name}"))
+        for name, (dtype, shape, begin, end) in _places(window, header, start).items()
+    }
+    metadata = header.get("__metadata__")
+    return found, metadata if isinstance(metadata, dict) else {}
+
+
 def _entry(window: Window, name: str, entry: Any) -> _Entry:
     """What a header says of one tensor."""
     try:

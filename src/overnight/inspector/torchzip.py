@@ -112,6 +112,34 @@ def inspect(window: Window, budget: Budget, inside: Inside, top: Place | None = 
     checker.content(budget)
 
 
+class Opened:
+    """What lies in an archive of torch whose structure holds: its value, and the bytes of each storage.
+
+    ``known``: ``tree`` is its value; not where that is too large to be read, nor in a torch script. ``big``: its
+    numbers are big-endian. Damage: the structure does not hold, or it is no such archive.
+    """
+
+    def __init__(self, window: Window) -> None:
+        archive = zips.read(window, strict=True)
+        prefix = _prefix(archive)
+        if f"{prefix}data.pkl" not in archive.members:
+            raise Damage(f"{window.name} is no file of torch, or data.pkl is missing in it", complete=False)
+        self._content = _Content(archive, prefix, Inside(), None)
+        if f"{prefix}constants.pkl" in archive.members:
+            self._content.inside.form = "torch script"
+        self._content.structure()
+        self.known = self._content.walked
+        self.tree = self._content.inside.tree
+        self.big = self._content.big
+
+    def bytes_of(self, storage: Storage) -> Window:
+        """Return where the bytes of a storage lie; Damage if it is none of this archive's."""
+        member = self._content.member(storage.key)
+        if member is None or member.method != zips.STORED:
+            raise Damage(f"{self._content.name}: there is no member data/{storage.key[:80]}", complete=False)
+        return self._content.archive.data(member)
+
+
 def _other_form(window: Window, begin: bytes, inside: Inside) -> None:
     if begin.startswith(LEGACY):
         inside.form = "torch legacy"

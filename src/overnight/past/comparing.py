@@ -15,8 +15,8 @@ from overnight.events import Verdict
 SAME_S = 15.0
 """Verdicts on time so close together are the same: what is known of a night's time is no finer than ten seconds."""
 
-LIVE_ONLY = frozenset({"disk_space"})
-"""Rules that judge the machine as it is at that moment, which no log tells."""
+LIVE_ONLY = frozenset({"disk_space", "checkpoint", "resume", "save_time"})
+"""Rules that judge the machine, the saves or a resume as they are at that moment, which no log tells."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):

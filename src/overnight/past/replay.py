@@ -14,15 +14,15 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from overnight.events import Exit, Verdict, VerdictKey
-from overnight.lifecycle import decide
+from overnight.events import Verdict, VerdictKey
 from overnight.monitor import Monitor, Outcome
 from overnight.past.clock import PastClock
+from overnight.past.outlook import Backs, Spot, back_of, outlook
 from overnight.past.rereading import BLOCK, Bounds, Piece, pieces
 from overnight.past.tally import Pieces, Place, SoFar, Tally, lasted, parted
 from overnight.past.times import RESOLUTION_S, Times
 from overnight.spec import RunSpec, cost
-from overnight.states import Ended, Plan, RunState
+from overnight.states import LIMITS
 from overnight.wiring import TIME_RULES, make_monitor
 
 MOST_VERDICTS = 500
@@ -45,8 +45,9 @@ class Past(NamedTuple):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with its place: ``line`` of the log (counted from 1) and its ``text``; None for a verdict on time.
 
-    ``after_end``: the run would have been ended before. ``ends``: it asks for an end. ``epoch`` is the latest
-    that was printed.
+    ``after_end``: the run would have been ended before. ``ends``: it asks for an end. ``rolls_back``: the run would
+    have been taken back here. ``after_rollback``: it stands behind such a place, before the log begins again:
+    that is of a run that went on as it was. ``epoch`` is the latest that was printed.
     """
 
     verdict: Verdict
@@ -54,7 +55,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     after_end: bool = False
     ends: bool = False
+    rolls_back: bool = False
+    after_rollback: bool = False
     epoch: float | None = None
+
+
+class Back(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict that would have taken the run back, the ``n``-th to do so.
+
+    It would have gone on from a save of a step below ``before``, and the script would have been asked to leave out the
+    steps ``skip`` (None: nobody knows). ``followed``: behind it the log begins again, from an earlier step.
+    """
+
+    found: Found
+    n: int
+    before: int | None
+    skip: tuple[int, int] | None
+    followed: bool
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +94,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """What a replay found. ``counts``: all verdicts by rule and severity, also those ``left_out`` of the list.
 
+    ``rollbacks`` do not end a run: behind them the log goes on as it is, and each attempt is judged for itself.
     ``unjudged``: rules that could not be asked, and why. ``unread``: lines that say of a loss that it is NaN or
     infinite and were no record, with the number of the first one.
     """
@@ -85,6 +103,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
     counts: dict[tuple[str, str], int]
     end: End | None
+    rollbacks: tuple[Back, ...]
     tally: Tally
     reader: str | None
     lines: int
@@ -110,6 +129,7 @@ class _Replaying:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.left_out = 0
         self.end: Found | None = None
+        self.backs = Backs(spec.rollbacks)
         self.end_at: float | None = None
         self.ended_behind: Place | None = None
         self.tally = Tally()
@@ -138,6 +158,7 @@ class _Replaying:
             left_out=self.left_out,
             counts=dict(self.counts),
             end=None if self.end is None else self._end(placed[self.end.verdict.key]),
+            rollbacks=tuple(self._back(n, placed[key]) for n, key in enumerate(self.backs.keys, 1)),
             tally=self.tally,
             reader=self.reader or self.monitor.sniffer.chosen,
             lines=self.lines,
@@ -220,25 +241,41 @@ class _Replaying:
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
     def _judge(self, verdicts: list[Verdict], pieces: Pieces = ()) -> None:
-        epochs = _epochs(verdicts, pieces)
+        spots = _spots(verdicts, pieces)
         for verdict in verdicts:
-            epoch = epochs.get((verdict.offset, verdict.part), self.tally.epoch)
+            spot = spots.get((verdict.offset, verdict.part), Spot(verdict.attempt, self.monitor.segment, None))
+            spot = spot if spot.epoch is not None else spot._replace(epoch=self.tally.epoch)
             key = verdict.key
-            ends = verdict.action in ("stop", "terminate")
             known = self.found.get(key)
             if known is not None:  # found again, with all that the log says of it
-                again = Found(verdict=verdict, after_end=known.after_end, ends=ends, epoch=epoch)
+                again = msgspec.structs.replace(known, verdict=verdict, epoch=spot.epoch)
                 self.found[key] = again
                 self.end = again if self.end is known else self.end
                 continue
-            one = Found(verdict=verdict, after_end=self.end is not None, ends=ends, epoch=epoch)
+            one = self._weighed(verdict, spot)
             self.counts[verdict.rule, verdict.severity] += 1
-            if ends and self.end is None:
+            # What would not have gone on like this is ended by a limit only: that is reached in any case.
+            if one.ends and self.end is None and (not one.after_rollback or verdict.rule in LIMITS):
                 self._ended(one)
-            if len(self.found) < MOST_VERDICTS or self.end is one:
+            if one.rolls_back:
+                self.backs.take(key, spot)
+            if len(self.found) < MOST_VERDICTS or self.end is one or one.rolls_back:
                 self.found[key] = one
             else:
                 self.left_out += 1
+
+    def _weighed(self, verdict: Verdict, spot: Spot) -> Found:
+        """Return a verdict with what it would have led to."""
+        after_rollback = self.backs.behind(spot)
+        back = verdict.action == "rollback" and self.end is None and not after_rollback
+        return Found(
+            verdict=verdict,
+            after_end=self.end is not None,
+            ends=verdict.action in ("stop", "terminate") or (back and not self.backs.left),
+            rolls_back=back and bool(self.backs.left),
+            after_rollback=after_rollback,
+            epoch=spot.epoch,
+        )
 
     def _ended(self, one: Found) -> None:
         """Here the run would have ended: what comes from now on is what that would have saved."""
@@ -270,8 +307,14 @@ class _Replaying:
         verdict = msgspec.structs.replace(placed[key].verdict, at=self.end_at)
         placed[key] = msgspec.structs.replace(placed[key], verdict=verdict)
 
+    def _back(self, n: int, found: Found) -> Back:
+        back = back_of(found.verdict, self.spec, self.monitor.plan(), rollbacks=n - 1)
+        last = Spot(self.monitor.attempt, self.monitor.segment, self.tally.epoch)
+        followed = n < len(self.backs.keys) or not self.backs.behind(last)
+        return Back(found=found, n=n, before=back.before, skip=back.skip, followed=followed)
+
     def _end(self, found: Found) -> End:
-        again, then = outlook(found.verdict, self.spec, self.monitor.plan())
+        again, then = outlook(found.verdict, self.spec, self.monitor.plan(), rollbacks=len(self.backs.keys))
         records, steps, seconds = self.tally.since(self.at_end)
         source = None if seconds is None else "dt"
         times = self.past.times
@@ -289,16 +332,16 @@ class _Replaying:
         )
 
 
-def _epochs(verdicts: list[Verdict], pieces: Pieces) -> dict[tuple[int, int], float]:
-    """Return the epochs that the lines of verdicts print, by their places."""
+def _spots(verdicts: list[Verdict], pieces: Pieces) -> dict[tuple[int, int], Spot]:
+    """Return where the lines of verdicts stand, by their places: attempt, segment, the epoch that they print."""
     wanted = {(one.offset, one.part) for one in verdicts if one.offset >= 0}
     if not wanted:
         return {}
-    records = (entry.record for piece in pieces for entry in piece)
     return {
-        (one.offset, one.part): one.epoch
-        for one in records
-        if one.epoch is not None and (one.offset, one.part) in wanted
+        (record.offset, record.part): Spot(attempt, segment, record.epoch)
+        for piece in pieces
+        for record, attempt, segment in piece
+        if (record.offset, record.part) in wanted
     }
 
 
@@ -317,21 +360,6 @@ def placed_in(stream: BinaryIO, found: Mapping[VerdictKey, Found]) -> dict[Verdi
         text = re.split(rb"[\r\n\x08]", stream.read(LINE_BYTES), maxsplit=1)[0]
         placed[key] = msgspec.structs.replace(found[key], number=lines + 1, text=text.decode("utf-8", "replace"))
     return placed
-
-
-def outlook(verdict: Verdict, spec: RunSpec, plan: Plan) -> tuple[bool, str]:
-    """Return whether a run that a verdict ends is started again, and the sentence that would stand in its status.
-
-    Asked is the policy itself, for a run that has come further in each attempt.
-    """
-    state = RunState(state="running", attempt=verdict.attempt, restarts=max(0, verdict.attempt - 1))
-    plan = msgspec.structs.replace(plan, last_step=verdict.step, restarts=spec.restarts, backoff_s=spec.backoff_s)
-    stopping = decide(state, verdict, plan).state
-    reached = None if verdict.step is None else (0.0, verdict.step)
-    ended = decide(stopping, Ended(exit=Exit(signal="SIGTERM"), reached=reached), plan).state
-    if ended.state == "backoff":
-        return True, f"started again (restart {ended.restarts} of {spec.restarts})"
-    return False, f"{ended.state} ({ended.cause})"
 
 
 _WORDS = (b"nan", b"NaN", b"NAN", b"inf", b"Inf")

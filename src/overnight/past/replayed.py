@@ -13,7 +13,7 @@ import msgspec
 from overnight.events import Verdict, jsonable
 from overnight.folder import RunFolder, read_journal, read_json, utc
 from overnight.past.comparing import SAME_S, Pair, compared
-from overnight.past.replay import End, Found, Past, Replay
+from overnight.past.replay import Back, End, Found, Past, Replay
 from overnight.past.rereading import NOTHING_KNOWN, bounds_of
 from overnight.past.tally import Tally
 from overnight.past.times import RESOLUTION_S, Times, dated, times_of
@@ -113,6 +113,7 @@ def document(
             {"rule": rule, "severity": severity, "verdicts": many} for (rule, severity), many in done.counts.items()
         ],
         "end": None if done.end is None else _end(done.end, spec),
+        "rollbacks": [_back(one) for one in done.rollbacks],
         "night": None if night is None else {"missing": missing, "same_s": SAME_S},
         **jsonable(more),
     }
@@ -129,6 +130,8 @@ def _found(one: Found, pair: Pair | None) -> dict[str, Any]:
         "epoch": one.epoch,
         "ends": one.ends,
         "after_end": one.after_end,
+        "rolls_back": one.rolls_back,
+        "after_rollback": one.after_rollback,
         "night": None,
     }
     if pair is not None:
@@ -152,13 +155,24 @@ def _missing(pair: Pair) -> dict[str, Any]:
     return dict(jsonable({**told, "at": None if not then.at else utc(then.at), "how": pair.how}))
 
 
-def _end(end: End, spec: RunSpec) -> dict[str, Any]:
-    verdict = end.found.verdict
-    told = {
+def _back(one: Back) -> dict[str, Any]:
+    told = {**_placed(one.found), **{name: getattr(one, name) for name in ("n", "before", "skip", "followed")}}
+    return dict(jsonable(told))
+
+
+def _placed(found: Found) -> dict[str, Any]:
+    verdict = found.verdict
+    return {
         **{name: getattr(verdict, name) for name in ("rule", "action", "text", "step", "attempt", "offset")},
         "at": None if not verdict.at else utc(verdict.at),
-        "line": end.found.number,
-        "epoch": end.found.epoch,
+        "line": found.number,
+        "epoch": found.epoch,
+    }
+
+
+def _end(end: End, spec: RunSpec) -> dict[str, Any]:
+    told = {
+        **_placed(end.found),
         "then": end.then,
         "again": end.again,
         "saved": {
@@ -212,7 +226,7 @@ def _rules(spec: RunSpec) -> dict[str, Any]:
     """Return what the rules went by: the settings that differ from silence, and the actions that were asked for."""
     names = (
         "max_loss", "vocab_size", "tokens_per_step", "stall_s", "start_limit_s", "exit_limit_s",
-        "max_hours", "until", "max_steps", "max_cost", "price", "restarts",
+        "max_hours", "until", "max_steps", "max_cost", "price", "restarts", "rollbacks", "rollback_steps",
     )  # fmt: skip
     told = {name: in_words(name, getattr(spec, name)) for name in names}
     return dict(jsonable({**told, "max_loss": spec.loss_limit(), "actions": dict(spec.actions)}))

@@ -9,7 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from overnight.report.units import duration, finite, moment, number
+from overnight.report import waysback
+from overnight.report.units import duration, finite, number
 from overnight.report.words import LIMITS, Value, counted, share, text_of, x_word
 
 LOW_GOODPUT = 0.9
@@ -21,9 +22,6 @@ LEAST_RECORDS = 20
 
 _MEMORY = ("out_of_memory_gpu", "out_of_memory_host")
 _AS_IT_IS = ("usage", "import_error", "load_failure", "hardware")
-_MORE = {
-    "wall_clock": "--max-hours H", "until": "--until WHEN", "max_steps": "--max-steps N", "cost": "--max-cost X",
-}  # fmt: skip
 
 
 def next_steps(value: Value, spec: Value, hooks: Sequence[str] = ()) -> list[str]:
@@ -35,7 +33,9 @@ def next_steps(value: Value, spec: Value, hooks: Sequence[str] = ()) -> list[str
         *_of_reading(value),
         *_of_verdicts(value, spec),
         *_of_end(value, spec),
-        *_of_stop(value, spec),
+        *waysback.of_rule(value, spec),
+        *waysback.of_stop(value, spec),
+        *waysback.of_resumes(value),
         *_of_hooks(value, hooks),
         *_of_curves(value),
         *_of_goodput(value),
@@ -73,10 +73,10 @@ def _of_verdicts(value: Value, spec: Value) -> Iterator[str]:
         where = f" (byte {one['offset']:,} of {value['log']['path']})" if one["offset"] is not None else ""
         line = f": {_clip(' '.join(str(one['line']).split()))}" if one["line"] else ""
         yield f"{one['rule']}: {one['text']}{where}{line}"
-        if one["rule"] == "nonfinite":
+        if one["rule"] == "nonfinite" and waysback.went_on(value, one) is None:  # else others stand in its place
             yield from _good_before(value)
-        if one["rule"] in ("nonfinite", "divergence", "collapse"):
-            yield from _resume(value, spec, one)
+        if one["rule"] in waysback.ILL:
+            yield from waysback.after(value, spec, one)
     for one in _first_of_each([one for one in verdicts if one["severity"] == "warn"], "rule"):
         same = sum(other["rule"] == one["rule"] and other["severity"] == "warn" for other in verdicts)
         again = f", the first of {same}" if same > 1 else ""
@@ -112,59 +112,11 @@ def _good_before(value: Value) -> Iterator[str]:
     if progress.get("loss_good") is not None:
         where = f"{x_word(progress)} {number(progress['loss_good_step'])}"
         yield f"the last loss before it that is a number is {number(progress['loss_good'], 4)}, at {where}"
-    if outcome["state"] == "stopped" and outcome.get("cause") == "nonfinite":
+    if outcome["state"] == "stopped" and outcome.get("cause") == "nonfinite" and not value.get("rollbacks"):
         yield (
             "it was not started again, because a restart alone does not mend a NaN: go on from a save before it, with "
             "a lower learning rate, other data or clipped gradients"
         )
-
-
-def _resume(value: Value, spec: Value, one: Value) -> Iterator[str]:
-    """Say from which save to go on, and how: the newest that was seen before the step at which it fell ill."""
-    sick, saves = one["step"], value["checkpoints"]
-    if sick is None or value["progress"].get("step_in_all") is not None:  # the steps of saves tell nothing then
-        at, where = moment(one.get("at")), "it"
-        before = [save for save in saves if at is not None and (moment(save["at"]) or at) < at]
-        healthy = before[-1] if before else None
-    else:
-        where, saves = f"step {sick:,}", [save for save in saves if isinstance(save["step"], int)]
-        before = [save for save in saves if save["step"] < sick]
-        healthy = max(before, key=lambda save: save["step"], default=None)
-    if healthy is not None:
-        yield f"the last save from before {where} is {_save(healthy)}{_again(value, spec)}"
-    elif saves:
-        yield f"no save from before {where} was seen; the newest is {_save(saves[-1])}"
-    elif value["kind"] == "run":
-        yield f"no save was seen from before {where}; `--checkpoints DIR` says where to look for them"
-
-
-def _save(save: Value) -> str:
-    return f"{save['path']}, of step {save['step']:,}" if isinstance(save["step"], int) else str(save["path"])
-
-
-def _again(value: Value, spec: Value, flag: str = "") -> str:
-    argv, more = spec.get("argv") or (), spec.get("resume_args") or ()
-    if not argv or value["kind"] != "run":
-        return ""
-    if not more:
-        return "; start it again from there, in the way your script resumes"
-    words = shlex.join([*map(str, argv), *map(str, more)])
-    return f"; go on with `overnight run --name {value['name']}-again{flag} -- {words}`"
-
-
-def _of_stop(value: Value, spec: Value) -> Iterator[str]:
-    """Say how to go on after an end that somebody asked for, or a limit."""
-    outcome, saves = value["outcome"], value["checkpoints"]
-    cause = str(outcome.get("cause"))
-    if outcome["state"] != "stopped" or cause not in (*LIMITS, "user", "preempted") or value["kind"] != "run":
-        return
-    flag = _MORE.get(cause)
-    more = f"to go on, with a higher limit (`{flag}`)" if flag else "to go on"
-    also = f" {flag}" if flag else ""
-    if not saves:
-        yield f"{more}: no save of it was seen; `--checkpoints DIR` says where to look for them"
-        return
-    yield f"{more}: the newest save that was seen is {_save(saves[-1])}{_again(value, spec, also)}"
 
 
 def _of_end(value: Value, spec: Value) -> Iterator[str]:

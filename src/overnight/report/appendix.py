@@ -8,11 +8,13 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final
 
+from overnight.report import goingon
 from overnight.report.markup import Child, Markup, each, el, join, shown, text, unbroken
 from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, size
 from overnight.report.words import counted
 
 _CHECKPOINTS: Final = 30
+_RESUMES: Final = 40
 _PROOFS: Final = 12
 _PROOF_SIGNS: Final = 4000
 _LAST: Final = 60
@@ -77,24 +79,63 @@ def limits(value: dict[str, Any]) -> Markup | None:
     return facts(pairs) if pairs else None
 
 
-def checkpoints(entries: list[dict[str, Any]]) -> Markup:
-    """Return the saves that were seen, the newest first."""
+def resumes(entries: list[dict[str, Any]]) -> Markup | None:
+    """Return how each restart went on, as a table; None if there was none."""
+    if not entries:
+        return None
+    shown_ones = entries if len(entries) <= _RESUMES else entries[:10] + entries[10 - _RESUMES :]
+    names = ("Attempt", "Went on", "Passed over", "Lost", "Left out", "Beside what was before")
+    head = el("tr", each(el("th", name, scope="col") for name in names))
+    table = el("table", el("thead", head), el("tbody", each(map(_resume, shown_ones))), class_="cards")
+    left = len(entries) - len(shown_ones)
+    note = el("p", f"{left:,} between the first 10 and the last {_RESUMES - 10} are left out.", class_="small more")
+    return join(table, note if left else None)
+
+
+def _resume(one: dict[str, Any]) -> Markup:
+    row = goingon.row(one)
+    passed = each(el("div", text(said, 400)) for said in row.passed) if row.passed else "none"
+    return el(
+        "tr",
+        el("th", row.attempt, scope="row", data_label="Attempt"),
+        el("td", text(row.start, 400), data_label="Went on", class_="long"),
+        el("td", passed, data_label="Passed over", class_="long"),
+        el("td", text(row.lost, 100), data_label="Lost"),
+        el("td", text(row.left_out or "nothing", 200), data_label="Left out"),
+        el("td", text(row.overlap, 300), data_label="Beside what was before", class_="long"),
+    )
+
+
+def checkpoints(entries: list[dict[str, Any]], good: dict[str, Any] | None) -> Markup:
+    """Return the saves that were seen, the newest first, each with its marks; ``good`` is the one to go on from."""
     if not entries:
         return el("p", "No save was seen.", class_="small")
+    kept = list(reversed(entries))
+    rows_of = kept[:_CHECKPOINTS]
+    best = None if good is None else good.get("path")
+    # The one to go on from is shown however old it is.
+    rows_of += [one for one in kept[_CHECKPOINTS:] if one.get("path") == best and best is not None][:1]
     rows = [
         el(
             "tr",
             el("th", "step unknown" if one.get("step") is None else f"step {number(one['step'])}", scope="row"),
             el("td", el("code", text(str(one.get("path") or UNKNOWN), 300)), data_label="File", class_="long"),
+            el("td", _mark(one, best), data_label="Known of it", class_="long"),
             el("td", clock(one.get("at")), data_label="Finished"),
             el("td", duration(one.get("seconds")), data_label="Took"),
         )
-        for one in list(reversed(entries))[:_CHECKPOINTS]
+        for one in rows_of
     ]
-    head = el("tr", each(el("th", name, scope="col") for name in ("Step", "File", "Finished (UTC)", "Took")))
+    names = ("Step", "File", "Known of it", "Finished (UTC)", "Took")
+    head = el("tr", each(el("th", name, scope="col") for name in names))
     left = len(entries) - len(rows)
     note = el("p", f"{left:,} older ones are left out.", class_="small more") if left else None
     return join(el("table", el("thead", head), el("tbody", each(rows)), class_="cards"), note)
+
+
+def _mark(one: dict[str, Any], best: Any) -> Markup:
+    go_on = el("strong", "to go on from: ") if best is not None and one.get("path") == best else None
+    return join(go_on, text(goingon.mark(one), 400))
 
 
 def proofs(entries: list[dict[str, Any]]) -> Markup:

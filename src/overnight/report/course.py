@@ -14,12 +14,13 @@ from typing import Any
 
 from overnight.bars import folded
 from overnight.folder import utc
+from overnight.report import goingon
+from overnight.report.resumed import Resumed, spans_of
 from overnight.report.units import duration, number
 
 SHOWN = 200
 """So many entries a timeline has at most."""
 
-SAVES = 500
 _HELD = 2000  # of each weight, while the journal is read
 
 Entry = dict[str, Any]
@@ -28,7 +29,10 @@ Fact = Mapping[str, Any]
 _EMPTY: Entry = dict.fromkeys(
     ("at", "kind", "severity", "attempt", "step", "text", "rule", "action", "source", "offset", "line")
 )
-_WEIGHTS = {"attempt": 0, "end": 0, "restart": 0, "clock": 1, "request": 1, "set": 1, "state": 1, "hook": 1}
+_WEIGHTS = {
+    "attempt": 0, "end": 0, "restart": 0, "resume": 0, "overlap": 1, "clock": 1, "request": 1, "set": 1, "state": 1,
+    "hook": 1,
+}  # fmt: skip
 
 
 class Course:
@@ -40,9 +44,7 @@ class Course:
         self.started: dict[int, Fact] = {}
         self.ended: Fact | None = None
         self.state: str | None = None
-        self.checkpoints: deque[dict[str, Any]] = deque(maxlen=SAVES)
-        self.saves = 0
-        self.save_s = 0.0
+        self.resumed = Resumed()
         self.verdicts = 0
         self.notes: deque[str] = deque(maxlen=_HELD)
         self.hooks_failed: list[str] = []
@@ -82,6 +84,7 @@ class Course:
         return found
 
     def _take(self, kind: str, fact: Fact) -> None:
+        self.resumed.take(kind, fact)
         take = getattr(self, f"_take_{kind}", None)
         if take is not None:
             take(fact)
@@ -128,7 +131,41 @@ class Course:
         self.state = str(fact["state"])
 
     def _take_backoff(self, fact: Fact) -> None:
-        self._add("restart", fact, f"to be started again in {duration(fact.get('wait_s'))}")
+        back, wait = fact.get("rollback"), duration(fact.get("wait_s"))
+        if not isinstance(back, Mapping):
+            self._add("restart", fact, f"to be started again in {wait}")
+            return
+        onset, before = (number(back.get(name)) for name in ("onset", "before"))
+        skip = goingon.left_out(spans_of(back.get("skip")))
+        said = f"to be taken back in {wait}, to a save before step {before}: {back['rule']} from step {onset} on"
+        self._add("restart", fact, said + (f"; {skip} to be left out" if skip else ""))
+
+    def _take_resume(self, fact: Fact) -> None:
+        n, where = int(fact["attempt"]), goingon.start(fact)
+        skip = goingon.left_out(spans_of(fact.get("skip")))
+        passed = fact.get("passed_over")
+        over = f"; {len(passed)} newer passed over" if isinstance(passed, list) and passed else ""
+        said = f"attempt {n} goes on {where}" + (f"; {skip} left out" if skip else "") + over
+        self._add("resume", fact, said, attempt=n, step=fact.get("step"))
+
+    def _take_overlap(self, fact: Fact) -> None:
+        n = int(fact["attempt"])
+        self._add("overlap", fact, f"attempt {n} beside what was done before it: {goingon.overlap(fact)}", attempt=n)
+
+    def _take_sick(self, fact: Fact) -> None:
+        n, step = int(fact["attempt"]), number(fact.get("step"))
+        self._add("check", fact, f"what attempt {n} saves from step {step} on is not healthy", attempt=n)
+
+    def _take_checked(self, fact: Fact) -> None:
+        # A bad one is told by a verdict of the rule checkpoint, too, which has the weight.
+        known = {name: fact.get(name) for name in ("valid", "finite", "problem")}
+        said = f"a save was looked into: {fact['path']} ({goingon.mark(known)})"
+        self._add("check", fact, said, weight=3, attempt=fact.get("attempt"), step=fact.get("step"))
+
+    def _take_load_failure(self, fact: Fact) -> None:
+        n, why = int(fact["attempt"]), fact.get("text") or "nobody knows why"
+        said = f"attempt {n} could not load {fact['path']} ({why}); it is passed over from now on"
+        self._add("check", fact, said, weight=1, severity="warn", attempt=n, step=fact.get("step"))
 
     def _take_recovered(self, fact: Fact) -> None:
         self.ended = None
@@ -186,12 +223,7 @@ class Course:
     def _take_saved(self, fact: Fact) -> None:
         if fact.get("path") is None:
             return
-        seconds, epoch = float(fact["seconds"]), float(fact["epoch"])
-        self.saves += 1
-        self.save_s += seconds
-        self.checkpoints.append(
-            {"step": fact.get("step"), "path": str(fact["path"]), "at": utc(epoch), "seconds": seconds}
-        )
+        seconds = float(fact["seconds"])
         told = f"a save was seen: {fact['path']}" + (f", which took {duration(seconds)}" if seconds >= 1.0 else "")
         self._add("save", fact, told, weight=3, step=fact.get("step"))
 

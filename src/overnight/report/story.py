@@ -17,7 +17,10 @@ _LINES: Final = 8
 _SAID_SIGNS: Final = 160
 _LINE_SIGNS: Final = 240
 _RANKS: Final = {"critical": 0, "warn": 1, "note": 3}
-_KIND_RANKS: Final = {"end": 0, "attempt": 1, "restart": 1, "request": 2, "set": 2, "hook": 2, "state": 2}
+_KIND_RANKS: Final = {
+    "end": 0, "attempt": 1, "restart": 1, "resume": 1, "overlap": 1, "request": 2, "set": 2, "hook": 2, "state": 2,
+}  # fmt: skip
+_STARTS: Final = frozenset({"attempt", "restart", "resume"})
 _TAGS: Final = {
     "attempt": "attempt",
     "verdict": "verdict",
@@ -27,6 +30,9 @@ _TAGS: Final = {
     "note": "note",
     "set": "changed",
     "restart": "restart",
+    "resume": "went on",
+    "overlap": "compared",
+    "check": "checkpoint",
     "hook": "hook",
     "clock": "clock",
     "end": "end",
@@ -94,12 +100,8 @@ def _left_out(entries: list[dict[str, Any]]) -> str:
 
 def _entry(one: dict[str, Any], *, timed: bool) -> Markup:
     kind, severity = str(one.get("kind") or "note"), one.get("severity")
-    tone = (
-        severity
-        if severity in _RANKS
-        else {"end": "finish", "attempt": "restart", "restart": "restart"}.get(kind, "request")
-    )
-    picture = sign(severity if severity in _RANKS else "restart" if kind in ("attempt", "restart") else "note", tone)
+    tone = severity if severity in _RANKS else "restart" if kind in _STARTS else {"end": "finish"}.get(kind, "request")
+    picture = sign(severity if severity in _RANKS else "restart" if kind in _STARTS else "note", tone)
     if tone in ("request", "finish"):
         picture = sign("note", tone)
     tag = _TAGS.get(kind, kind)

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from overnight.report import goingon
 from overnight.report.figures import rate
-from overnight.report.units import attempt_steps, clock, duration, finite, money, number, percent, size
+from overnight.report.textpage import Clean, Page
+from overnight.report.units import amount, attempt_steps, clock, duration, finite, number, percent, size
 from overnight.report.words import counted, step_words, x_word
 
 WIDTH = 80
 LEAST_WIDTH = 30
 
-_LABEL = 14
 _VERDICTS = 12
 _TIMELINE = 24
 _ATTEMPTS = 12
 _PROOFS = 12
+_FAULTY = 4
+_QUIET = ("hook", "check")
 _BARS = "▁▂▃▄▅▆▇█"
 
 Value = Mapping[str, Any]
-Clean = Callable[[str], str]
 
 
 def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
     """Return the report, at most ``width`` columns wide (30 at the least)."""
-    page = _Page(clean, max(LEAST_WIDTH, min(width, WIDTH)))
+    page = Page(clean, max(LEAST_WIDTH, min(width, WIDTH)))
     outcome = value["outcome"]
     state = str(outcome["state"]) + (f" ({outcome['cause']})" if outcome["cause"] else "")
     page.add(f"{value['name']}: {state}")
@@ -49,8 +50,9 @@ def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
         page.table(title, rows)
     _loss(page, value)
     _attempts(page, value)
+    _resumes(page, value)
     _timeline(page, value)
-    _checkpoints(page, value)
+    page.table("checkpoints", _checkpoints(value))
     _proofs(page, value)
     page.table("log and command", _places(value))
     if value["last_lines"]:
@@ -59,38 +61,6 @@ def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
             page.line(f"    {line}")
     page.table("not known", [(name, why) for name, why in _unknown(value)])
     return "\n".join(page.lines)
-
-
-class _Page:
-    """Lines of at most ``width`` columns, all of them cleaned."""
-
-    def __init__(self, clean: Clean, width: int) -> None:
-        self.clean = clean
-        self.width = width
-        self.lines: list[str] = []
-
-    def add(self, said: str, indent: str = "", first: str | None = None) -> None:
-        """Add a text, folded; a path too long for a line is broken rather than cut."""
-        lead = indent if first is None else first
-        self.lines += wrap(
-            self.clean(said), self.width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
-        ) or [lead.rstrip()]
-
-    def line(self, said: str) -> None:
-        """Add one line, cut where the page ends."""
-        shown = self.clean(said)
-        self.lines.append((shown if len(shown) <= self.width else shown[: self.width - 1] + "…").rstrip())
-
-    def title(self, said: str) -> None:
-        """Begin a section."""
-        self.lines += ["", said]
-
-    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Add labelled rows; no section without any."""
-        if rows:
-            self.title(title)
-        for label, said in rows:
-            self.add(said, " " * (_LABEL + 2), first=f"  {self.clean(label):<{_LABEL - 1}} ")
 
 
 def _progress(value: Value) -> list[tuple[str, str]]:
@@ -154,7 +124,7 @@ def _goodput(value: Value) -> list[tuple[str, str]]:
     if good["redone_steps"]:
         lost = f"{number(good['redone_steps'])} steps were done again, {duration(good['lost_s'])} of work"
         if good["lost_cost"] is not None:
-            lost += f", {_money(good['lost_cost'])} of the cost"
+            lost += f", {amount(good['lost_cost'])} of the cost"
         rows.append(("lost", lost))
     if good["unfinished_s"]:
         rows.append(("unfinished", f"{duration(good['unfinished_s'])} or more from last steps to ends of attempts"))
@@ -169,16 +139,11 @@ def _goodput(value: Value) -> list[tuple[str, str]]:
     return rows
 
 
-def _money(amount: Any) -> str:
-    known = finite(amount)
-    return number(known, 3) if known is not None and 0 < abs(known) < 0.1 else money(amount)
-
-
 _LIMITS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "max_hours": ("--max-hours", lambda hours: duration(hours * 3600 if isinstance(hours, (int, float)) else hours)),
     "until": ("--until", lambda at: f"{clock(at)} UTC"),
     "max_steps": ("--max-steps", number),
-    "max_cost": ("--max-cost", _money),
+    "max_cost": ("--max-cost", amount),
     "restarts": ("--restarts", number),
     "stall_s": ("--stall", duration),
     "start_limit_s": ("--start-limit", duration),
@@ -191,12 +156,12 @@ def _limits(value: Value) -> list[tuple[str, str]]:
     given = [f"{flag} ({words(limits[name])})" for name, (flag, words) in _LIMITS.items() if limits.get(name)]
     rows = [("limits", ", ".join(given))] if given else []
     if cost["spent"] is not None:
-        lost = "" if not cost["lost"] else f", {_money(cost['lost'])} of it for steps that were done again"
-        rows.append(("cost", f"{_money(cost['spent'])} at {_money(cost['price'])} an hour{lost}"))
+        lost = "" if not cost["lost"] else f", {amount(cost['lost'])} of it for steps that were done again"
+        rows.append(("cost", f"{amount(cost['spent'])} at {amount(cost['price'])} an hour{lost}"))
     return rows
 
 
-def _loss(page: _Page, value: Value) -> None:
+def _loss(page: Page, value: Value) -> None:
     """Add the curve of the loss: a column for each part, x for NaN, ^ where another attempt begins."""
     chart = next((one for one in value["charts"] if one["name"] == "loss"), None)
     if chart is None or len(chart["x"]) < 2:
@@ -256,7 +221,7 @@ def _columns(chart: Value, room: int) -> tuple[str, str, tuple[float, float] | N
     return bars.rstrip(), "".join("^" if at in begins else " " for at in range(room)).rstrip(), (low, high)
 
 
-def _attempts(page: _Page, value: Value) -> None:
+def _attempts(page: Page, value: Value) -> None:
     attempts = value["attempts"]
     if not attempts or (len(attempts) == 1 and not attempts[0]["lines"]):
         return
@@ -275,12 +240,12 @@ def _attempts(page: _Page, value: Value) -> None:
         page.add(f"{len(attempts) - len(shown)} attempts between them: --json has all", "  ")
 
 
-def _timeline(page: _Page, value: Value) -> None:
+def _timeline(page: Page, value: Value) -> None:
     """Add what happened; each verdict with the line of the log that it came from."""
     entries = value["timeline"]
     verdicts = [one for one in entries if one["kind"] == "verdict"]
     chosen = {id(one) for one in verdicts[:_VERDICTS]}
-    quiet = [one for one in entries if one["kind"] == "save" or (one["kind"] == "hook" and not one["severity"])]
+    quiet = [one for one in entries if one["kind"] == "save" or (one["kind"] in _QUIET and not one["severity"])]
     passed = {id(one) for one in quiet} | chosen
     others = [one for one in entries if id(one) not in passed and one["kind"] != "verdict"]
     room = _TIMELINE - len(chosen)
@@ -307,15 +272,42 @@ def _verdict(one: Value) -> str:
     return f"{one['severity']} {one['rule']}{asks}: {one['text']}"
 
 
-def _checkpoints(page: _Page, value: Value) -> None:
-    saves = value["checkpoints"]
-    if saves:
-        last = saves[-1]
-        step = "step unknown" if last["step"] is None else f"step {number(last['step'])}"
-        page.table("checkpoints", [("newest", f"{step}, {clock(last['at'])} UTC: {last['path']}")])
+def _resumes(page: Page, value: Value) -> None:
+    """Add how each restart went on: from which save, what was passed over, lost and left out, and was it the same."""
+    resumes = value["resumes"]
+    if not resumes:
+        return
+    page.title("how it went on")
+    shown = resumes if len(resumes) <= _ATTEMPTS else [*resumes[:2], *resumes[2 - _ATTEMPTS :]]
+    for one in map(goingon.row, shown):
+        page.add(f"{one.attempt}  {one.start}", "     ", "  ")
+        for passed in one.passed:
+            page.add(f"passed over: {passed}", "       ", "     ")
+        left_out = f"; left out: {one.left_out}" if one.left_out else ""
+        page.add(f"lost: {one.lost}{left_out}; beside what was before: {one.overlap}", "       ", "     ")
+    if len(shown) < len(resumes):
+        page.add(f"{len(resumes) - len(shown)} restarts between them: --json has all", "  ")
 
 
-def _proofs(page: _Page, value: Value) -> None:
+def _checkpoints(value: Value) -> list[tuple[str, str]]:
+    """Return the save to go on from, the newest one, and what is known against others, each with its marks."""
+    saves, good = value["checkpoints"], value["checkpoint"]
+    rows = [] if good is None else [("go on from", _saved(good))]
+    if saves and (good is None or saves[-1]["path"] != good["path"]):
+        rows.append(("newest", _saved(saves[-1])))
+    faulty = [one for one in reversed(saves[:-1]) if goingon.bad(one)]
+    rows += [("bad" if not at else "", _saved(one)) for at, one in enumerate(faulty[:_FAULTY])]
+    if len(faulty) > _FAULTY:
+        rows.append(("", f"{number(len(faulty) - _FAULTY)} more: --json has all"))
+    return rows
+
+
+def _saved(one: Value) -> str:
+    step = "step unknown" if one["step"] is None else f"step {number(one['step'])}"
+    return f"{step}, {clock(one['at'])} UTC: {one['path']} ({goingon.mark(one)})"
+
+
+def _proofs(page: Page, value: Value) -> None:
     proofs = value["proofs"]
     if not proofs:
         return

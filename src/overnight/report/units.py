@@ -116,3 +116,9 @@ def money(amount: Any) -> str:
     """Return an amount in the currency of the price, which nobody named."""
     known = finite(amount)
     return number(amount) if known is None else f"{known:,.2f}" if abs(known) < 1e15 else f"{known:.3g}"
+
+
+def amount(cost: Any) -> str:
+    """Return an amount as ``money``, with three digits of one below a tenth."""
+    known = finite(cost)
+    return number(known, 3) if known is not None and 0 < abs(known) < 0.1 else money(cost)

@@ -19,6 +19,7 @@ from overnight.goodput import ARRIVALS, Goodput, Times, measure
 from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts
 from overnight.report.figures import figures
+from overnight.report.resumed import of_status
 from overnight.report.units import finite, moment
 from overnight.snapshot import limits
 from overnight.spec import RunSpec
@@ -101,8 +102,9 @@ def build(known: Known) -> dict[str, Any]:
         "cost": {"spent": spent, "price": price, "lost": good.lost_cost},
         "attempts": tries,
         "timeline": [_with_line(entry, known) for entry in course.timeline()],
-        "checkpoints": list(course.checkpoints),
-        "saves": {"count": course.saves, "seconds": course.save_s},
+        "resumes": course.resumed.resumes(),
+        "rollbacks": course.resumed.rollbacks(),
+        **_saves(one, course),
         "proofs": known.proofs,
         "notes": list(course.notes)[-20:],
         "last_lines": _last_lines(known),
@@ -243,6 +245,16 @@ def _last_lines(known: Known) -> list[str]:
     return [loglines.cut(line) for line in kept[-loglines.LAST_LINES :]]
 
 
+def _saves(one: Mapping[str, Any], course: Course) -> dict[str, Any]:
+    """Return what is known of the saves, and the one to go on from; where the journal is gone the status knows some."""
+    found, newest = course.resumed.checkpoints(), course.resumed.newest_good()
+    if not found:
+        found = of_status(one.get("saves"))
+        newest = next(iter(of_status([one.get("checkpoint")])), None)
+    seen = {"count": course.resumed.count, "seconds": course.resumed.seconds}
+    return {"checkpoint": newest, "checkpoints": found, "saves": seen}
+
+
 def _hooks(one: Mapping[str, Any], course: Course) -> list[str]:
     """Return what is said of each hook that failed."""
     hooks = one.get("hooks")
@@ -254,4 +266,5 @@ def _hooks(one: Mapping[str, Any], course: Course) -> list[str]:
 def _spec_words(spec: RunSpec | None) -> dict[str, Any]:
     if spec is None:
         return {}
-    return {"argv": spec.argv, "resume_args": spec.resume_args, "recover": spec.recover, "restarts": spec.restarts}
+    names = ("argv", "resume_args", "recover", "restarts", "actions", "rollbacks")
+    return {name: getattr(spec, name) for name in names}

@@ -78,7 +78,9 @@ def _finished(value: Value) -> str:
 def _after_all(value: Value) -> str:
     """Return what spoils a good end: a fall after the last step, an illness that did not end it."""
     fell = f", and fell after its last step ({text_of(value)})" if value["outcome"]["cause"] == "bad_teardown" else ""
-    ill = [one for one in value["timeline"] if one["kind"] == "verdict" and one["severity"] == "critical"]
+    mended = {one["attempt"] for one in value.get("rollbacks") or ()}
+    critical = [one for one in value["timeline"] if one["kind"] == "verdict" and one["severity"] == "critical"]
+    ill = [one for one in critical if one.get("attempt") not in mended]
     return fell + (f", but {ill[0]['text']}" if ill else "")
 
 
@@ -142,8 +144,13 @@ def _loss(value: Value) -> str:
 
 
 def _restarts(value: Value) -> str:
-    restarts = max(0, len(value["attempts"]) - 1)
-    return f" after {counted(restarts, 'restart')}" if restarts else ""
+    restarts, back = max(0, len(value["attempts"]) - 1), len(value.get("rollbacks") or ())
+    back = min(back, restarts)
+    if not restarts:
+        return ""
+    if back == restarts:
+        return f" after {counted(back, 'rollback')}"
+    return f" after {counted(restarts, 'restart')}" + (f", {back:,} of them rollbacks" if back else "")
 
 
 def share(good: float) -> str:

@@ -23,6 +23,9 @@ Memory = dict[str, Any]
 _HOUR_S: Final = 3600.0
 _MINUTE_S: Final = 60.0
 
+_SAVES: Final = 1.5  # the last save may be slower than the one before it: more to write, a busier disk
+_MARGIN_S: Final = 2.0  # signal, handler, end of the process
+
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True):
     """How long nothing has moved in the attempt that is going on.
@@ -143,6 +146,11 @@ class TimeRule(Rule, Protocol):
         """
 
 
+def lead_of(save_s: float, step_s: float | None) -> float:
+    """Return how many seconds a stop takes with a save: the step that is going on, the save, the end of the process."""
+    return _SAVES * save_s + (step_s or 0.0) + _MARGIN_S
+
+
 def milder(action: RuleAction) -> RuleAction:
     """Return the action for a finding that must not end a run: an alert, but never more than ``action`` itself."""
     return "note" if action == "note" else "alert"
@@ -164,6 +172,18 @@ def on_record(
         part=record.part,
         evidence=evidence,
     )
+
+
+def onset_of(verdict: Verdict, *, last: int, interval: int) -> int:
+    """Return the step with which the trouble began: some rules tell it only after several records, ``interval`` apart.
+
+    ``last`` is the last step that was made, for a line that bears none, or one that cannot be.
+    """
+    step = verdict.step
+    if step is None or verdict.evidence.get("strange"):
+        return last if step is None else min(step, last)
+    records = verdict.evidence.get("records")
+    return max(0, step - (records - 1) * interval) if isinstance(records, int) else step
 
 
 def where(record: Record) -> str:

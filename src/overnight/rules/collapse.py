@@ -126,5 +126,5 @@ class Collapse:
             f"loss {spoken(loss)} is back at ln({self.vocab_size}) = {spoken(level)} {where(record)}, "
             f"the loss of guessing, for {WINDOW} records"
         )
-        evidence = {"loss": loss, "ln_vocab_size": level, "vocab_size": self.vocab_size}
+        evidence = {"loss": loss, "ln_vocab_size": level, "vocab_size": self.vocab_size, "records": WINDOW}
         return on_record(self, record, text, severity="critical", action=self.action, evidence=evidence)

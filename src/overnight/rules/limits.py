@@ -13,13 +13,11 @@ from math import inf, isfinite
 from typing import Any, ClassVar, Final, NamedTuple
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, Moment, milder, span, spoken
+from overnight.rules import Memory, Moment, lead_of, milder, span, spoken
 
 _HOUR_S: Final = 3600.0
 _MINUTE_S: Final = 60.0
 
-_SAVES: Final = 1.5  # the last save may be slower than the one before it: more to write, a busier disk
-_MARGIN_S: Final = 2.0  # signal, handler, end of the process
 _MOST: Final = 0.5  # however slow a save is, half of the time is trained
 
 _NEAR: Final = 0.1
@@ -46,7 +44,7 @@ class _Account(NamedTuple):
         """Return how long before the limit the stop has to begin for the measured save to be over when it comes."""
         if moment.save_s is None:
             return 0.0
-        return min(_SAVES * moment.save_s + (moment.step_s or 0.0) + _MARGIN_S, _MOST * max(0.0, self.whole_s))
+        return min(lead_of(moment.save_s, moment.step_s), _MOST * max(0.0, self.whole_s))
 
     def near_s(self) -> float:
         """Return how long before the stop a person is told of it."""

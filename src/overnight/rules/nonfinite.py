@@ -143,7 +143,7 @@ class Nonfinite:
         if memory.get("strange") or memory["train"]:
             return None
         memory["strange"] = True
-        if self.action in ("stop", "terminate"):
+        if self.action in ("stop", "terminate", "rollback"):
             text += ": it is not trusted, a second one ends the run"
         return on_record(self, record, text, severity="warn", action=milder(self.action), evidence=evidence)
 

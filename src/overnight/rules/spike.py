@@ -81,6 +81,13 @@ class Spike:
             "quiet": 0,
         }  # fmt: skip
 
+    @staticmethod
+    def carry(memory: Memory) -> Memory | None:
+        """Return what is usual, for an attempt that goes on; None if that is not known yet."""
+        if memory["bound"] >= _LARGEST:
+            return None
+        return memory | {"above": 0, "episode": 0, "below": 0, "lasting": False, "calm": memory["bound"]}
+
     def __call__(self, record: Record, memory: Memory, /) -> Verdict | None:
         """Return an alert on the line that makes a spike certain, and a note on the one that ends it."""
         loss = record.loss

@@ -149,7 +149,7 @@ class Stall:
         return f"{self.limit_s} {self.start_limit_s} {self.exit_limit_s}"
 
     def _ends(self) -> bool:
-        return self.action in ("stop", "terminate")
+        return self.action in ("stop", "terminate", "rollback")
 
     def _over(self, quiet: Quiet, known: Memory) -> bool:
         """Say whether the training moves again after a silence that somebody was alerted to."""

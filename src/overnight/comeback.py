@@ -1,0 +1,261 @@
+"""Where a run goes on from: its saves are looked at as they appear, and the one to resume from is found.
+
+What a save is worth is decided in ``resumption``; here it is asked for, told to the journal, and handed to the attempt
+that comes next. The supervisor calls ``turn`` in each of its turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from overnight.attempt import Attempt
+from overnight.batches import Batch, Entry
+from overnight.causes import Finding
+from overnight.clocks import boot_clock
+from overnight.events import Verdict
+from overnight.facts import Facts
+from overnight.folder import RunFolder
+from overnight.monitor import Monitor
+from overnight.resumption.aftermath import Aftermath
+from overnight.resumption.choice import Choice, Wanted
+from overnight.resumption.fitting import unfit
+from overnight.resumption.point import PLACE, Point, lost, sentence
+from overnight.resumption.search import Search, folders_of
+from overnight.resumption.steering import steered
+from overnight.resumption.vetting import Vetting
+from overnight.spec import RunSpec
+from overnight.states import Stranded, Waited
+
+SOON_S = 15.0
+LOOK_S = 0.05
+UNLOADED = frozenset({"crash", "load_failure"})
+"""Ends before the first step that a save may be the cause of; a lack of memory or a full disk is none of its faults."""
+
+
+class Comeback:
+    """One run's saves and its way back to them."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, facts: Facts, monitor: Monitor) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.facts = facts
+        self.monitor = monitor
+        self.vetting = Vetting(facts.book, say=facts.say)
+        self.search: Search | None = None
+        self.save_s: float | None = None
+        self.looked = False
+        self.noticed: list[Verdict] = []
+        self.aftermath: Aftermath | None = None
+        for save in reversed(facts.book.unchecked()):
+            self.vetting.saw(save.path)
+
+    # -- while an attempt goes on --------------------------------------------------------------------------------------
+
+    def saved(self, *, seconds: float, path: str | None = None, step: int | None = None) -> None:
+        """Take in that a save was seen (``path``), or how long the log was silent around one."""
+        monitor = self.monitor
+        self.facts.saved(seconds=seconds, path=path, step=step, attempt=monitor.attempt, segment=monitor.segment)
+        if path is not None:
+            self.vetting.saw(path)
+
+    def judged(self, verdict: Verdict) -> None:
+        """Take in a verdict: from a segment's first critical one on its saves may be poisoned."""
+        sick, monitor = self.monitor.sick_since, self.monitor
+        if verdict.severity == "critical" and verdict.attempt == monitor.attempt and sick is not None:
+            key = monitor.attempt, monitor.segment
+            if key not in self.facts.book.sick:
+                self.facts.say("sick", attempt=key[0], segment=key[1], step=sick, epoch=time.time())
+
+    def take(self, pieces: Sequence[Sequence[Entry] | Batch]) -> None:
+        """Take in records as they come: the first ones after a restart are compared with what was before."""
+        if self.aftermath is not None:
+            self.noticed += self.aftermath.take(pieces)
+            if self.aftermath.over():
+                self.aftermath = None
+
+    def turn(self, place: int) -> Iterator[Verdict]:
+        """Yield what was found since; ``place`` is where the log stands."""
+        yield from self.bad_saves(place)
+        yield from self.told()
+        save_s = self.facts.save_s
+        if save_s is not None and save_s != self.save_s:
+            self.save_s = save_s
+            for part, action, text in unfit(self.spec, save_s=save_s, step_s=self.monitor.meter.step_s):
+                yield self._verdict("save_time", text, 0, part=part, action=action, evidence={"save_s": save_s})
+
+    def told(self) -> Iterator[Verdict]:
+        """Yield what was noticed of the first records after a restart, once."""
+        while self.noticed:
+            yield self.noticed.pop(0)
+
+    def _verdict(
+        self, rule: str, text: str, offset: int, *, part: int, evidence: dict[str, Any], action: str = "alert"
+    ) -> Verdict:
+        return Verdict(
+            rule=rule,
+            severity="note" if action == "note" else "warn",
+            action="note" if action == "note" else "alert",
+            text=text,
+            step=self.monitor.meter.last_step,
+            attempt=self.monitor.attempt,
+            offset=offset,
+            part=part,
+            evidence=evidence,
+        )
+
+    def bad_saves(self, place: int) -> Iterator[Verdict]:
+        """Yield a verdict on each save that was found to be bad since, or by a supervisor that could not tell it."""
+        if not self.vetting.turn(boot_clock()) and self.looked:
+            return
+        self.looked = True
+        told = [(one.evidence.get("path"), one.evidence.get("at")) for one in self.facts.verdicts]
+        for save in self.facts.book.saves:
+            if save.valid is not False or (save.path, save.at) in told:
+                continue
+            told.append((save.path, save.at))
+            where = "a save" if save.step is None else f"the save of step {save.step}"
+            text = f"{where} is bad: {save.problem or 'it is not whole'} ({save.path})"
+            evidence = {"path": save.path, "step": save.step, "at": save.at}
+            yield self._verdict("checkpoint", text, place, part=len(told) - 1, evidence=evidence)
+
+    def next_look_s(self, now: float) -> float | None:
+        """Return when ``turn`` wants to be called though nothing happens; None if it does not."""
+        waits = [self.vetting.next_look_s(now)]
+        if self.search is not None and self.search.choice is None:
+            waits.append(self.search.next_look_s())
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def busy(self) -> bool:
+        """Say whether a save is still being looked at, or waits for it."""
+        return self.vetting.busy()
+
+    def close(self) -> None:
+        """End the side processes."""
+        self.vetting.close()
+        if self.search is not None:
+            self.search.close()
+
+    # -- between two attempts ------------------------------------------------------------------------------------------
+
+    def ended(self, attempt: Attempt, finding: Finding | None, *, stopped: bool) -> bool:
+        """Take in that an attempt is over; True if it could not load the save that it was given."""
+        if self.aftermath is not None:
+            self.noticed += self.aftermath.finish()
+            self.aftermath = None
+        given = self.facts.resumes.get(attempt.number) or {}
+        stepped = any(isinstance(end.get("last_step"), int) for end in self.facts.attempt_ends.values())
+        if stopped or finding is None or finding.cause not in UNLOADED or not given.get("path") or not stepped:
+            return False
+        if self.monitor.meter.first_step is not None:
+            return False
+        self.facts.say(
+            "load_failure", attempt=attempt.number, path=given["path"], step=given.get("step"), text=finding.text
+        )
+        return True
+
+    def elsewhere(self) -> bool:
+        """Say whether there is a save that nothing is known against."""
+        return self.facts.book.newest_good() is not None
+
+    def look_for(self, *, limit_s: float | None = None) -> None:
+        """Begin to find the save to go on from; ``limit_s`` is how long its content may be read at most."""
+        if self.search is not None:
+            return
+        back = (self.facts.backoff or {}).get("rollback") or {}
+        first = (self.facts.attempt_ends.get(1) or {}).get("first_step")
+        wanted = Wanted(before=back.get("before"), attempts=self._times(), first=first)
+        folders = folders_of(self.spec.checkpoints, self.facts.book, self.spec.cwd)
+        more = {} if limit_s is None else {"limit_s": limit_s}
+        self.search = Search(folders, self.facts.book, wanted, **more)
+
+    def found(self) -> Waited | Stranded | None:
+        """Return what follows from what was found; None while it is being looked for."""
+        self.look_for()
+        search = self.search
+        if search is None or not search.done() or search.choice is None:
+            return None
+        why = self._stranded(search.choice)
+        return Waited() if why is None else Stranded(text=why)
+
+    def found_soon(self) -> bool:
+        """Wait for what is being looked for, not for long: somebody waits for the run; False if it cannot go on."""
+        self.look_for(limit_s=SOON_S)
+        while (found := self.found()) is None:
+            time.sleep(LOOK_S)
+        if isinstance(found, Stranded):
+            self.facts.note(f"it was not brought back: {found.text}")
+        return isinstance(found, Waited)
+
+    def point(self, number: int, *, used_s: float) -> Point | None:
+        """Write down where attempt ``number`` goes on, and return it; None for the first one.
+
+        ``used_s`` is how long the commands have run, of which what lies behind the save is lost.
+        """
+        if number < 2:
+            return None
+        known = self.facts.resumes.get(number)
+        if known is None:
+            choice = self.search.choice if self.search is not None and self.search.choice is not None else Choice()
+            self._tell(number, choice, used_s)
+            known = self.facts.resumes[number]
+        self.search = None
+        return Point(path=known.get("path"), step=known.get("step"), skip=tuple(self.facts.skips))
+
+    def began(self, number: int, place: tuple[int, int]) -> None:
+        """Watch how attempt ``number`` goes on; its log begins at ``place``."""
+        if number > 1:
+            saved = [one.step for one in self.facts.book.saves if one.step is not None and one.attempt < number]
+            self.aftermath = Aftermath(
+                self.folder.metrics_db,
+                attempt=number,
+                place=place,
+                resume=self.facts.resumes.get(number),
+                saved=max(saved, default=None),
+                told=number in self.facts.overlaps,
+                say=self.facts.say,
+            )
+
+    def _tell(self, number: int, choice: Choice, used_s: float) -> None:
+        before = self.facts.attempt_ends.get(number - 1) or {}
+        back = (self.facts.backoff or {}).get("rollback") if self.facts.rolled_back_from == number - 1 else None
+        gone = lost(self.spec, before.get("last_step"), choice, step_s=self.monitor.meter.step_s, used_s=used_s)
+        details: dict[str, Any] = {
+            "attempt": number,
+            "path": choice.path,
+            "step": choice.step,
+            "maker": choice.maker,
+            "skip": [list(one) for one in self.facts.skips],
+            "passed_over": [msgspec.structs.asdict(one) for one in choice.passed_over],
+            **gone,
+            "rollback": None if back is None else back.get("rule"),
+        }
+        self.facts.say("resume", **details, text=sentence(details, price=self.spec.price))
+        for text in choice.notes:
+            self.facts.note(text)
+
+    def _stranded(self, choice: Choice) -> str | None:
+        """Return why the run cannot go on, None if it can."""
+        back = (self.facts.backoff or {}).get("rollback")
+        passed = choice.passed_over
+        if choice.path is None:
+            if back is not None:
+                where = "" if back.get("before") is None else f" of a step before {back['before']}"
+                return f"there is no healthy save{where} to roll back to"
+            if not passed or all(one.kind in ("damaged", "unreadable") for one in passed):
+                return None
+            return f"no save is left to go on from ({passed[0].why})"
+        newer = [one for one in passed if one.kind in ("unhealthy", "too_late", "nonfinite")]
+        if newer and choice.maker != "overnight" and not steered(self.spec):
+            return (
+                f"its newest saves may be poisoned and its command cannot be told to go on from {choice.path}: "
+                f"give --resume-args with {PLACE}, or let the script read OVERNIGHT_CHECKPOINT"
+            )
+        return None
+
+    def _times(self) -> tuple[tuple[int, float, float | None], ...]:
+        """Return (number, began, ended) of every attempt, in seconds since the epoch."""
+        return tuple(self.facts.attempt_times())
