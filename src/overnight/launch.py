@@ -187,7 +187,8 @@ def read_env(folder: RunFolder) -> dict[str, str]:
         words = read_regular(folder.run_env).split(b"\0")
     except OSError as error:
         raise FolderError(
-            f"{folder.run_env} cannot be read: {error.strerror}; only a run that may be started again (--recover, --restarts, a rollback) has it"
+            f"{folder.run_env} cannot be read: {error.strerror}; only a run that may be started again (--recover, "
+            f"--restarts, a rollback) has it"
         ) from error
     pairs = (os.fsdecode(word).partition("=") for word in words if word)
     return {name: value for name, _, value in pairs}

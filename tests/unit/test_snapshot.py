@@ -18,7 +18,8 @@ from overnight.wiring import make_monitor
 AT = 1_767_261_600.0  # 2026-01-01 10:00 UTC
 PROMISED = """name state cause cause_text attempt pid step loss loss_avg tokens_per_second tflops mfu mfu_avg
 flops_per_token peak_flops peak_source convention params params_source devices started_at active_s eta_s log exit_code
-signal verdicts supervisor checkpoint saves resume rollbacks_used attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
+signal verdicts supervisor
+checkpoint saves resume rollbacks_used attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
 grad_norm_nonfinite hooks phase silent_s last_lines""".split()
 UNKNOWN_AT_FIRST = "step loss loss_avg dt tokens_per_second tokens_per_second_avg tflops mfu mfu_avg eta_s".split()
 

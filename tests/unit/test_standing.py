@@ -17,10 +17,10 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.keepers import Keepers
 from overnight.lifecycle import decide, lost_with_the_machine
+from overnight.orderfile import read_order
 from overnight.spec import RunSpec
 from overnight.standing import Standing
 from overnight.states import Ended, Plan, RunState
-from overnight.orderfile import read_order
 from overnight.waking import Wake
 
 SPEC = RunSpec(name="r", argv=("true",), executable="/bin/true", cwd="/", log="/nonexistent/log")

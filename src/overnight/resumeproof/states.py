@@ -1,0 +1,183 @@
+"""Two checkpoints of one step, compared bit for bit: of which parts are they made, and which of these differ.
+
+Reads through ``inspector`` and so without unpickling; neither torch nor numpy enters. What a difference means is said
+by ``diagnosis``; which checkpoints are compared, by whoever ran the training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import xxhash
+
+from overnight.errors import FolderError
+from overnight.inspector import contents, naming, walk
+from overnight.inspector.contents import Leaf
+from overnight.inspector.findings import Budget, Damage
+from overnight.resumeproof.vocabulary import held_by, words
+from overnight.resumeproof.words import PartDifference, StateComparison
+
+MOST_NAMES = 200_000
+"""Values that are kept apart by name; of those beyond, each part keeps one digest of all."""
+MOST_KEYS = 500
+SHOWN = 8  # names of a part that are told
+BEYOND = "(all others)"
+_LEVELS = 2
+
+_NO_RESULT = re.compile(
+    r"(saved|created|started|written|updated)_?(at|on)?|(.*_)?(time|times|timestamp|timestamps|date|datetime|elapsed|"
+    r"duration|runtime|seconds|secs|walltime)|.*(time|elapsed|duration|took|trained|wait|stood)_(s|sec|secs|ms|ns)|"
+    r"(.*_)?(path|paths|dir|folder|file|filename|hostname|host|pid|pids|uuid|run_id|user|cwd|argv|cmd|command)|"
+    r"(.*_)?versions?|git_.*|commit|.*_per_(s|sec|second)|throughput|tokens_per_.*|mfu"
+)
+"""Last words of a name under which lies when, where, by whom or how fast, and no result of the training."""
+_NOT_BELOW = re.compile(r"(.*_)?(versions|environment|environ|timings|timers)|time|times")
+"""Names below which nothing is a result."""
+_BUFFERS = frozenset(("running_mean", "running_var", "num_batches_tracked", "running_std", "n_averaged", "buffers"))
+_WEIGHTS = frozenset(("weight", "bias", "kernel", "embedding", "gamma", "beta", "scale"))
+_PARTS = {"data": "loader"}
+
+
+def keys(path: Path) -> tuple[str, ...]:
+    """Return the names of what lies in a checkpoint, dotted, the first two levels; at most 500.
+
+    Of the numbers nothing is read. FolderError if it cannot be read.
+    """
+    found: dict[str, None] = {}
+    try:
+        for leaf in contents.leaves(path):
+            found.setdefault(".".join(leaf.name.split(".")[:_LEVELS]))
+            if len(found) >= MOST_KEYS:
+                break
+    except Damage as damage:
+        raise FolderError(f"{path} cannot be looked into: {damage.clause}") from None
+    return tuple(found)
+
+
+def compare(reference: Path, other: Path, second: Path | None) -> StateComparison:
+    """Compare the checkpoint of a resumed run, ``other``, with that of an unbroken one, every tensor and plain value.
+
+    What differs between ``reference`` and ``second``, the same step of another unbroken run, is no fault of the resume
+    and is left out, as are times, paths and versions. Values are equal if dtype, shape and every bit are. Each byte of
+    the two or three is read once. FolderError if one cannot be read.
+    """
+    known, found = _read(reference), _read(other)
+    noise = _unlike(known.values, _read(second).values) if second is not None else set()
+    noise |= known.aside | found.aside
+    compared = (known.values.keys() | found.values.keys()) - noise
+    parts = _by_part(compared, known, found)
+    apart = _by_part(_unlike(known.values, found.values) - noise, known, found)
+    differences = tuple(
+        PartDifference(
+            part=part, names=_shown(names, known.values, found.values), count=len(names), of=len(parts[part])
+        )
+        for part, names in sorted(apart.items())
+    )
+    return StateComparison(
+        step=_step(reference),
+        equal=not differences,
+        differences=differences,
+        compared=len(compared),
+        left_out=_left_out(_by_part(noise, known, found)),
+    )
+
+
+class _Values:
+    """The digests of a checkpoint's values by name, their parts, and the names of what is no result."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.aside: set[str] = set()
+        self.parts: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
+
+    def take(self, leaf: Leaf) -> None:
+        name, part = leaf.name, self._part(leaf)
+        digest = leaf.digest()
+        if name not in self.values and len(self.values) >= MOST_NAMES:
+            name = f"{part}.{BEYOND}"
+            digest = xxhash.xxh3_128_digest(leaf.name.encode(errors="surrogatepass") + digest)
+        if name in self.values:  # two values under one name, or all that came too late to have one
+            digest = xxhash.xxh3_128_digest(self.values[name] + digest)
+        self.values[name] = digest
+        self.parts[name] = part
+        if _no_result(leaf):
+            self.aside.add(name)
+
+    def _part(self, leaf: Leaf) -> str:
+        part = part_of(leaf.name, tensor=leaf.tensor)
+        return self._seen.setdefault(part, part)  # one object for each
+
+
+def _read(path: Path) -> _Values:
+    found = _Values()
+    try:
+        for leaf in contents.leaves(path):
+            found.take(leaf)
+    except Damage as damage:
+        raise FolderError(f"{path} cannot be compared: {damage.clause}") from None
+    return found
+
+
+def part_of(name: str, *, tensor: bool = False) -> str:
+    """Return what a value belongs to, as people call it, else the first level of its name.
+
+    model, buffers, optimizer, scheduler, scaler, ema, rng, loader.
+    """
+    levels = name.split(".")
+    front = ".".join(levels[:_LEVELS])
+    if "scaler" in words(levels[0]) or "scaler" in words(".".join(levels[1:2])):
+        return "scaler"
+    held = held_by(front)
+    if held is None and tensor and _WEIGHTS & {levels[-1]}:
+        held = "model"
+    if held in (None, "model") and tensor and levels[-1] in _BUFFERS:
+        return "buffers"
+    return levels[0] if held is None else _PARTS.get(held, held)
+
+
+def _no_result(leaf: Leaf) -> bool:
+    if leaf.tensor:
+        return False
+    levels = leaf.name.lower().split(".")
+    if _NO_RESULT.fullmatch(levels[-1]) or any(_NOT_BELOW.fullmatch(one) for one in levels[:-1]):
+        return True
+    return isinstance(leaf.plain, str) and leaf.plain.startswith("/")
+
+
+def _unlike(one: Mapping[str, bytes], two: Mapping[str, bytes]) -> set[str]:
+    return {name for name in one.keys() | two.keys() if one.get(name) != two.get(name)}
+
+
+def _by_part(names: Collection[str], one: _Values, two: _Values) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for name in sorted(names):
+        found[one.parts.get(name) or two.parts.get(name) or part_of(name)].append(name)
+    return found
+
+
+def _shown(names: list[str], one: Mapping[str, bytes], two: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Some of the names that differ; those that only one of the two has say so."""
+    few = [name for name in names if name in one and name in two][:SHOWN]
+    lacking = [f"{name} (missing)" for name in names if name not in two][:SHOWN]
+    more = [f"{name} (only in the resumed run)" for name in names if name not in one][:SHOWN]
+    return tuple([*lacking, *few, *more][:SHOWN])
+
+
+def _left_out(parts: Mapping[str, list[str]]) -> tuple[str, ...]:
+    found: list[str] = []
+    for part, names in sorted(parts.items()):
+        found += names if len(names) <= SHOWN else [*names[: SHOWN - 1], f"{len(names) - SHOWN + 1:,} more of {part}"]
+    return tuple(found)
+
+
+def _step(path: Path) -> int:
+    """The step of a checkpoint: what its content says, else the number in its name; -1 if nothing says it."""
+    found = walk.look(path, Budget(0))
+    step = None if found is None else found.step
+    if step is None:
+        step = naming.read(path.name).number
+    return -1 if step is None else step

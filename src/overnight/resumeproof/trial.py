@@ -1,0 +1,380 @@
+"""One part of a proof: a real run of Overnight in a home of its own, followed from beginning to end.
+
+What a part is ended by, and at which step, is the caller's word; nothing is compared or judged here. Whatever happens,
+``close`` leaves no process of the part behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overnight import client, launch, processes, targets
+from overnight.errors import OvernightError, WaitTimeoutError
+from overnight.exporting import export, to_file
+from overnight.folder import RunFolder, read_journal
+from overnight.history.table import NUMBERS
+from overnight.history.views import Views
+from overnight.options import RULES
+from overnight.places import find_executable
+from overnight.resumeproof.breaks import Breaks
+from overnight.resumeproof.following import Follower
+from overnight.resumeproof.words import Course, Series
+from overnight.resumeproof.workcopy import Place, Workplace
+from overnight.spec import HOUR_S, RunSpec, StopSignal
+
+POLL_S = 0.003
+LOOK_S = 0.1
+LAST_LINES = 200
+LAST_BYTES = 64 * 1024
+ENDED_WITHIN_S = 60.0
+LEFT_WITHIN_S = 10.0
+
+STOP_AT, CHECKPOINT, SKIP_STEPS = "OVERNIGHT_STOP_AT", "OVERNIGHT_CHECKPOINT", "OVERNIGHT_SKIP_STEPS"
+OWN = (STOP_AT, CHECKPOINT, SKIP_STEPS)
+
+
+class PartError(OvernightError):
+    """A part of the proof did not do what it has to do for a proof (exit code 1)."""
+
+
+class LateError(PartError):
+    """A part took longer than ``--timeout``."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of every part, each of which has ``timeout_s``.
+
+    ``home`` is where their run folders lie, ``checkpoints`` the folder that a script saves to, relative to its place.
+    """
+
+    home: str
+    checkpoints: str | None = None
+    pattern: str | None = None
+    line_buffered: bool = False
+    stop_signal: StopSignal = "auto"
+    grace_s: float = 60.0
+    grace_max_s: float = 1800.0
+    timeout_s: float = 3600.0
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown while a part goes on: its name, how far it is and how far it has to go; ``over``: its last word."""
+
+    name: str
+    step: int | None = None
+    goal: int | None = None
+    over: str | None = None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that has ended. ``began`` and ``asked_at`` (of the stop or kill) in seconds since the epoch.
+
+    ``asked_step`` is the step that was seen when it was asked to end; ``by_itself``: nobody had asked. ``saves``: the
+    paths that the run's journal names, oldest first; ``save_steps`` the steps at which saves were seen to end.
+    """
+
+    name: str
+    state: str
+    cause_text: str | None
+    exit_code: int | None
+    signal: str | None
+    seconds: float
+    course: Course
+    began: float
+    asked_at: float | None
+    asked_step: int | None
+    by_itself: bool
+    library: bool
+    sick: str | None
+    saves: tuple[str, ...]
+    save_steps: tuple[int, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended by itself, and badly."""
+        return self.by_itself and self.state != "finished"
+
+
+class Trial:
+    """One part. ``words`` are appended to the command, ``environ`` are variables of this part alone.
+
+    ``tell`` is given what to show, and ``goal`` is the step shown as the one to come to. Begin with ``start``; at the
+    end ``close``, whatever has happened.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workplace: Workplace,
+        place: Place,
+        asked: Asked,
+        *,
+        tell: Callable[[Told], None],
+        breaks: Breaks,
+        words: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        goal: int | None = None,
+    ) -> None:
+        self.name, self.asked, self.tell, self.breaks, self.goal = name, asked, tell, breaks, goal
+        self.folder = RunFolder(Path(asked.home) / "runs" / name)
+        command = workplace.command(place, [*place.argv, *words], log=log_of(asked, name))
+        self.place, self.stop_at = place, (environ or {}).get(STOP_AT)
+        self.spec = spec_of(name, place, asked, command, environ or {})
+        self.follower = Follower(self.spec, saves_in=Path(self.spec.checkpoints or place.workdir))
+        self.files = self.folder.attempt(1)
+        self.began = time.time()
+        self.asked_at: float | None = None
+        self.asked_step: int | None = None
+        self.how = "ended by itself"
+        self._deadline = time.monotonic() + asked.timeout_s
+        self._told_at = 0.0
+        self._placed = self._over = False
+
+    def start(self) -> None:
+        """Place the run. UsageError or LaunchError if that cannot be done."""
+        self.tell(Told(name=self.name, goal=self.goal))
+        with self.breaks.held():  # half a launch could not be taken back
+            self._placed = True
+            self.began = time.time()
+            launch.start(self.spec, {}, home=Path(self.asked.home), settle_s=0.0)
+
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    def seen(self, step: int, *, until: Callable[[], bool] | None = None) -> bool:
+        """Wait until the log has come to ``step``, or ``until`` says that it is enough; False if it has ended first."""
+        while True:
+            ended = self.files.exit_json.exists()  # before the look: what was printed last is then read, too
+            now = self.follower.look(time.time())
+            self._show(now)
+            if now is not None and now >= step:
+                return True
+            if until is not None and until():
+                return True
+            if ended or self._never_began():
+                return False
+            self._mind_time()
+            time.sleep(POLL_S)
+
+    def end(self) -> None:
+        """Wait until the run has ended and nobody keeps it any more."""
+        while not (self.files.exit_json.exists() or self._never_began()):
+            self._show(self.follower.look(time.time()))
+            self._mind_time()
+            time.sleep(POLL_S)
+        self._settle(ENDED_WITHIN_S + self.asked.grace_s)
+        self._show(self.follower.look(time.time()))
+
+    def _never_began(self) -> bool:
+        if self.files.started_json.exists():
+            return False
+        return client.status(self.folder)["state"] in client.ENDED
+
+    def _settle(self, within_s: float) -> None:
+        with contextlib.suppress(WaitTimeoutError):
+            client.wait(self.folder, within_s, on_stale=lambda: launch.adopt(self.folder))
+        until = time.monotonic() + LEFT_WITHIN_S
+        while time.monotonic() < until:
+            one = client.status(self.folder)
+            if not one["supervisor"]["alive"] and not one["shim"]["alive"]:
+                self._over = one["state"] in client.ENDED
+                return
+            time.sleep(POLL_S)
+
+    def _mind_time(self) -> None:
+        if time.monotonic() < self._deadline:
+            return
+        step, limit = self.follower.step, f"--timeout {self.asked.timeout_s:g}s"
+        self._deadline = inf  # what follows is its end, which has a time of its own
+        if step is None:
+            raise LateError(f"{self.name} had printed no step that could be read when {limit} was over")
+        raise LateError(f"{self.name} had come to step {step} only when {limit} was over; give it more time")
+
+    def _show(self, step: int | None) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= LOOK_S:
+            self._told_at = now
+            self.tell(Told(name=self.name, step=step, goal=self.goal))
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask for the end as ``overnight stop`` does: gracefully, or at once with ``now``."""
+        self._asking("ended" if now else "stopped")
+        client.request_stop(self.folder, now=now)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the training itself and then to all the rest of its tree, from here and at once."""
+        self._asking("killed")
+        command = processes.identify(int((client.read_object(str(self.files.started_json)) or {"pid": 0})["pid"]))
+        if command is None:
+            return
+        found = targets.find_targets(command.pid, sample=False)
+        victims = [one for pid in found.pids if (one := processes.identify(pid)) is not None]
+        for one in victims:
+            processes.send(one.pid, one.start_ticks, signal.SIGKILL)
+        for pid in [*processes.descendants(command.pid), command.pid]:
+            known = processes.identify(pid)
+            if known is not None:
+                processes.send(pid, known.start_ticks, signal.SIGKILL)
+
+    def _asking(self, how: str) -> None:
+        self.asked_at, self.asked_step, self.how = time.time(), self.follower.step, how
+
+    def close(self) -> None:
+        """End what still runs, its whole tree, and let the files go."""
+        with self.breaks.held():
+            self.follower.close()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        if not self._placed or self._over or not self.folder.path.is_dir():
+            return
+        if client.status(self.folder)["state"] not in client.ENDED:
+            with contextlib.suppress(OSError):
+                client.request_stop(self.folder, now=True)
+            self._settle(LEFT_WITHIN_S)
+        if not self._over:
+            launch.revoke(self.folder)
+
+    # -- what it was -------------------------------------------------------------------------------------------------
+
+    def ran(self) -> Ran:
+        """Return what the part was, once it has ended."""
+        one = client.status(self.folder)
+        series = series_of(self.folder)
+        steps = list(series)
+        by_itself = self.asked_at is None
+        last = max(steps, default=None)
+        ended = one["cause_text"] or "exited 0"
+        if not by_itself:
+            ended = f"{self.how} at step {last}" if last is not None else f"{self.how} before its first step"
+        elif one["state"] == "finished":
+            asked = self.follower.library and str(last) == self.stop_at
+            ended = f"stopped at step {last}, as asked" if asked else f"ended by itself at step {last}"
+        self.tell(Told(name=self.name, step=last, goal=self.goal, over=ended))
+        return Ran(
+            name=self.name,
+            state=one["state"],
+            cause_text=one["cause_text"],
+            exit_code=one["exit_code"],
+            signal=one["signal"],
+            seconds=round(float(one["elapsed_s"] or one["active_s"] or 0.0), 3),
+            course=Course(series=series, first_step=min(steps, default=None), last_step=last, ended=ended),
+            began=self.began,
+            asked_at=self.asked_at,
+            asked_step=self.asked_step,
+            by_itself=by_itself,
+            library=self.follower.library,
+            sick=self.follower.sick,
+            saves=saves_of(self.folder),
+            save_steps=tuple(self.follower.saves.steps),
+            lines=tuple(last_lines(Path(self.spec.log))),
+        )
+
+
+# -- what a part is made of, and what it left ------------------------------------------------------------------------
+
+
+def log_of(asked: Asked, name: str) -> str:
+    """Return where a part's output goes."""
+    return str(Path(asked.home) / "runs" / name / "output.log")
+
+
+def spec_of(name: str, place: Place, asked: Asked, command: Sequence[str], environ: Mapping[str, str]) -> RunSpec:
+    """Return what a part's run is asked: no rule but the stall acts, no hook, no report of its own.
+
+    The variables are set by ``env`` in front of the command, which becomes it.
+    """
+    own = {**place.environ, **environ}
+    unset = dict.fromkeys((*place.unset, *(key for key in OWN if key not in own)))
+    words = [word for key in unset for word in ("-u", key)]
+    return RunSpec(
+        name=name,
+        argv=("env", *words, *(f"{key}={value}" for key, value in sorted(own.items())), *command),
+        executable=find_executable("env", launch.user_environment().get("PATH"), place.cwd),
+        cwd=place.cwd,
+        log=log_of(asked, name),
+        stop_signal=asked.stop_signal,
+        grace_s=asked.grace_s,
+        grace_max_s=max(asked.grace_s, asked.grace_max_s),
+        pattern=asked.pattern,
+        line_buffered=asked.line_buffered,
+        actions={rule: "note" for rule in RULES if rule not in ("stall", "wall_clock")},
+        checkpoints=os.path.join(place.workdir, asked.checkpoints or ""),
+        max_hours=2.0 * (asked.timeout_s + asked.grace_s) / HOUR_S,  # should nobody be left who minds --timeout
+        report="never",
+    )
+
+
+def series_of(folder: RunFolder) -> Series:
+    """Return every number of every step that a run has printed, as ``history`` has stored it.
+
+    What an evaluation printed without a step belongs to the last step before it.
+    """
+    if not folder.metrics_db.exists():
+        return {}
+    found: dict[int, dict[str, float]] = {}
+    last: int | None = None
+    with Views(folder.metrics_db) as views:
+        for row in export(views, ("train", "eval"), every=False).rows:
+            if row["kind"] == "train":
+                step = last = _step(row)
+                front = ""
+            else:
+                step, front = row["step"] if row["step"] is not None else last, "eval/"
+            if step is None:
+                continue
+            values = {one: row[one] for one in NUMBERS if row[one] is not None}
+            values |= {key: value for key, value in (row["extra"] or {}).items() if key not in values}
+            known = found.setdefault(int(step), {})
+            known.update(
+                {front + key: float(value) for key, value in values.items() if isinstance(value, (int, float))}
+            )
+    return dict(sorted(found.items()))
+
+
+def _step(row: Mapping[str, Any]) -> int | None:
+    """Return the step of a record: where a program counts anew in each epoch, that of the whole run."""
+    if row["step"] is None:
+        return None
+    return round(row["x"]) if isinstance(row["x"], float) and row["x"] == row["x"] else int(row["step"])
+
+
+def write_series(folder: RunFolder, path: Path) -> None:
+    """Write the records of a run as CSV; nothing where none was stored."""
+    if folder.metrics_db.exists():
+        with Views(folder.metrics_db) as views:
+            to_file(export(views, ("train", "eval"), every=False), path, "csv")
+
+
+def saves_of(folder: RunFolder) -> tuple[str, ...]:
+    """Return the paths of the saves that a run's supervisor has seen, oldest first."""
+    facts = (one for one in read_journal(folder.journal) if one["fact"] == "saved")
+    return tuple(one["path"] for one in facts if isinstance(one.get("path"), str))
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log, as they are."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - LAST_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+
+
+def forget(asked: Asked, name: str) -> None:
+    """Remove the run folder of a part that has ended and does not count."""
+    shutil.rmtree(Path(asked.home) / "runs" / name, ignore_errors=True)
