@@ -55,10 +55,11 @@ class Comeback:
 
     # -- while an attempt goes on --------------------------------------------------------------------------------------
 
-    def saved(self, *, seconds: float, path: str | None = None, step: int | None = None) -> None:
-        """Take in that a save was seen (``path``), or how long the log was silent around one."""
+    def saved(self, *, seconds: float, path: str | None = None, step: int | None = None, ago_s: float = 0.0) -> None:
+        """Take in that a save was seen (``path``), which was over ``ago_s`` ago, or how long the log was silent."""
         monitor = self.monitor
-        self.facts.saved(seconds=seconds, path=path, step=step, attempt=monitor.attempt, segment=monitor.segment)
+        at = time.time() - ago_s
+        self.facts.saved(seconds=seconds, path=path, step=step, at=at, attempt=monitor.attempt, segment=monitor.segment)
         if path is not None:
             self.vetting.saw(path)
 
@@ -222,7 +223,11 @@ class Comeback:
     def _tell(self, number: int, choice: Choice, used_s: float) -> None:
         before = self.facts.attempt_ends.get(number - 1) or {}
         back = (self.facts.backoff or {}).get("rollback") if self.facts.rolled_back_from == number - 1 else None
-        gone = lost(self.spec, before.get("last_step"), choice, step_s=self.monitor.meter.step_s, used_s=used_s)
+        # An attempt that made no step stood where it was begun.
+        done = before.get("last_step") if before.get("last_step") is not None else (
+            self.facts.resumes.get(number - 1) or {}
+        ).get("step")  # fmt: skip
+        gone = lost(self.spec, done, choice, step_s=self.monitor.meter.step_s, used_s=used_s)
         details: dict[str, Any] = {
             "attempt": number,
             "path": choice.path,

@@ -154,9 +154,11 @@ class Facts:
             return None
         return max(self.save_times) + max(self.check_times, default=0.0)
 
-    def saved(self, *, seconds: float, path: str | None, step: int | None, attempt: int, segment: int) -> None:
-        """Write down that a save was seen (``path``), or how long the log was silent around one."""
-        at, took_s = time.time(), round(seconds, 3)
+    def saved(
+        self, *, seconds: float, path: str | None, step: int | None, at: float, attempt: int, segment: int
+    ) -> None:
+        """Write down a save that was seen (``path``) and over ``at``, or how long the log was silent around one."""
+        took_s = round(seconds, 3)
         self.say("saved", seconds=took_s, path=path, step=step, epoch=at, attempt=attempt, segment=segment)
 
     def attempt_times(self) -> Iterator[tuple[int, float, float | None]]:

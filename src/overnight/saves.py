@@ -182,8 +182,9 @@ class Saves:
             return  # nobody writes through a new name for an old file, so that no end of it would be told
         if self.began is None:
             self.began = now
-        if self.ended is not None:
+        if self.ended is not None and not over:
             self.before, self.next_began = (self.ended, self.opened_at), now
+        was = self.ended, self.opened_at
         # Who writes over an old file makes none, and who renames one has made it before.
         if not over or self.opened_at is None or (mask & flags.CLOSE_WRITE and path not in self.opened):
             self.opened_at = now
@@ -192,7 +193,7 @@ class Saves:
             self.ended = now
             final = self._final(path)
             if final is not None:
-                self._cut(final)
+                self._cut(final, was, now)
                 self.path = final
         else:
             self.opened.add(path)
@@ -200,14 +201,19 @@ class Saves:
             self.disregarded.discard(path)
             self.ended = None  # another file of the same save was begun
 
-    def _cut(self, final: str) -> None:
-        """Let the save before be over if ``final``, which has its name now, is of another one."""
-        if self.path is None or self.before is None or self.began is None or not another(self.path, final):
+    def _cut(self, final: str, was: tuple[float | None, float | None], now: float) -> None:
+        """Let the save before be over if ``final``, which has its name now, is of another one.
+
+        ``was``: how it stood before that; a file that comes from elsewhere was never seen to be begun.
+        """
+        if self.path is None or self.began is None or not another(self.path, final):
             return
-        ended, opened = self.before
+        ended, opened = was if self.before is None else self.before
+        if ended is None:
+            return
         if self.began != EARLY:
             self.over.append(_save(self.path, self.began, ended, opened))
-        self.began, self.before = self.next_began, None
+        self.began, self.before = now if self.before is None else self.next_began, None
 
     def _final(self, path: str) -> str | None:
         """Return the checkpoint that a file belongs to; None while its name says that it is unfinished."""
@@ -339,7 +345,7 @@ class SaveWatch:
         while (save := self.saves.look(now, at_last=at_last)) is not None:
             found = True
             if stepping:
-                self._tell(save, step)
+                self._tell(save, step, now)
             self._note_step(step)
         self._note_step(step)
         for seconds in self.silences.around_saves():
@@ -351,10 +357,11 @@ class SaveWatch:
             self.silences.pause()
         return found
 
-    def _tell(self, save: Save, step: int | None) -> None:
+    def _tell(self, save: Save, step: int | None, now: float) -> None:
         self.silences.saved(save)
         reached = self.reached if save.opened == self.reached_at else step
-        self.saved(seconds=save.seconds, path=save.path, step=step_of(save.number, save.told, reached, self.number))
+        step = step_of(save.number, save.told, reached, self.number)
+        self.saved(seconds=save.seconds, path=save.path, step=step, ago_s=max(0.0, now - save.ended))
         self.number = save.number if save.number is not None else self.number
 
     def _note_step(self, step: int | None) -> None:

@@ -68,6 +68,8 @@ from overnight.readers.fields import LOSSES, PLACE, field_of
 from overnight.readers.pattern import Pattern
 from overnight.reindexing import Rebuilt
 from overnight.report.gather import of_run
+from overnight.resumeproof import evidence
+from overnight.resumeproof.words import Cause
 from overnight.rules import CalmRule, collapse, divergence, nonfinite, spike, stall
 from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
 from overnight.states import RunState
@@ -258,11 +260,16 @@ def no_complaints(text: str) -> None:
 def rules_by_literal() -> set[str]:
     """Return the rules that are named where a verdict is made outside ``rules/``."""
     found = set()
-    for _, tree in trees(SOURCE):
+    for _, tree in trees(SOURCE, SOURCE / "resumption"):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Verdict":
+            if not isinstance(node, ast.Call):
+                continue
+            named: list[ast.expr] = []
+            if isinstance(node.func, ast.Name) and node.func.id == "Verdict":
                 named = [word.value for word in node.keywords if word.arg == "rule"]
-                found |= {one.value for one in named if isinstance(one, ast.Constant)}
+            elif isinstance(node.func, ast.Attribute) and node.func.attr == "_verdict":
+                named = node.args[:1]
+            found |= {one.value for one in named if isinstance(one, ast.Constant)}
     return found
 
 
@@ -479,7 +486,14 @@ def test_every_key_of_a_report_of_a_run_is_documented(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "quiet")
     a_status(folder)
     facts = Facts(folder)
-    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, attempt=1, segment=1)
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, at=1.0, attempt=1, segment=1)
+    facts.say("backoff", attempt=1, cause="spike", text="it rose", wait_s=2.0, until_s=9.0, boot_id="b", tries=0,
+              reached=None,
+              rollback={"rule": "spike", "onset": 30, "before": 21, "last": 34, "skip": [21, 34]})  # fmt: skip
+    passed = [{"path": "/tmp/ckpt_30.pt", "step": 30, "why": "unhealthy", "kind": "unhealthy"}]
+    facts.say("resume", attempt=2, path="/tmp/ckpt_7.pt", step=7, maker="torch", skip=[[21, 34]], passed_over=passed,
+              lost_steps=27, lost_s=1.0, lost_cost=None, rollback="spike", text="attempt 2 goes on")  # fmt: skip
+    facts.say("overlap", attempt=2, since=7, compared=10, equal=10, first_difference=None, text="10/10 equal")
     facts.note("looks well")
     (folder.evidence / "check-1").mkdir(parents=True)
     (folder.evidence / "check-1" / "facts.json").write_text("{}")
@@ -488,6 +502,11 @@ def test_every_key_of_a_report_of_a_run_is_documented(tmp_path: Path) -> None:
     assert set(documented) == set(shown)
     assert shown["checkpoints"]
     assert shown["proofs"]
+    assert shown["rollbacks"]
+    (resumed,) = shown["resumes"]
+    said = set(CODE.findall(documented["resumes"][1])) | set(table(section("reference.md", "resume")))
+    assert {*resumed, *resumed["passed_over"][0]} <= said
+    assert {*resumed["overlap"]} <= said | set(CODE.findall(table(section("reference.md", "resume"))["overlap"][1]))
     assert unsaid(documented, shown, free={"unknown", "limits"}) == set()
 
 
@@ -723,7 +742,7 @@ def a_status(folder: RunFolder) -> dict[str, object]:
         now=time.time(),
         used=snapshot.Used(active_s=None, elapsed_s=0.0),
         keepers={},
-        checkpoint=None,
+        saves=snapshot.Saves(),
         notes=(),
         hooks={"pending": 0, "failed": 0, "text": None},
         engine=spec.engine,
@@ -814,20 +833,30 @@ def test_every_suffix_of_on_end_is_documented() -> None:
 # -- journal, inbox, folder ------------------------------------------------------------------------------------------
 
 
-def test_every_field_of_a_checkpoint_is_documented(tmp_path: Path) -> None:
+def test_every_field_of_a_save_and_of_a_resume_is_documented(tmp_path: Path) -> None:
+    facts = Facts(a_folder(tmp_path))
+    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, at=1.0, attempt=1, segment=1)
+    best = facts.book.newest_good()
+    assert best is not None
+    shown = set(table(section("reference.md", "checkpoint")))
+    assert shown == {*publishing.SHOWN_OF_BEST}
+    assert shown | set(table(section("reference.md", "saves"))) == set(facts.book.line(best))
+    resume = table(section("reference.md", "resume"))
+    assert set(resume) == {*publishing.SHOWN_OF_RESUME, "overlap"}
+    assert {*publishing.SHOWN_OF_OVERLAP} <= set(CODE.findall(resume["overlap"][1]))
+    assert f"the newest {publishing.SHOWN_SAVES} saves" in table(own_text("reference.md", "Status JSON"))["saves"][1]
+
+
+def a_folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "quiet")
     folder.create()
-    facts = Facts(folder)
-    facts.saved(seconds=0.5, path="/tmp/ckpt_7.pt", step=7, attempt=1, segment=1)
-    assert facts.checkpoint is not None
-    # the supervisor adds what it thinks of it
-    assert set(table(section("reference.md", "checkpoint"))) == {*facts.checkpoint, "valid", "healthy"}
+    return folder
 
 
 def facts_said() -> dict[str, set[str]]:
     """Return every fact name that is passed to a ``say`` method as a literal, with the details that go with it."""
     found: dict[str, set[str]] = {}
-    for path, tree in trees(SOURCE):
+    for path, tree in trees(SOURCE, SOURCE / "resumption"):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -902,7 +931,7 @@ def test_the_format_versions_are_documented() -> None:
 
 def test_the_fields_of_stop_json_for_scripts_are_documented() -> None:
     documented = set(table(section("run-folder.md", "stop.json")))
-    tree = ast.parse((SOURCE / "stopping.py").read_text())
+    tree = ast.parse((SOURCE / "orderfile.py").read_text())
     written = {
         key.value
         for node in ast.walk(tree)
@@ -1004,6 +1033,18 @@ def test_every_key_of_the_verb_checkpoints_is_documented(folder_of_checkpoints: 
     assert set(documented) - only_prune == set(shown)
     assert set(documented) == set(pruned)
     assert all(list(table("| Of each |" + each)) == list(one) for one in shown["checkpoints"])
+
+
+def test_every_cause_and_every_key_of_a_resume_proof_is_documented() -> None:
+    text = own_text("reference.md", "verify-resume")
+    causes_shown = [cells[0].strip("`") for cells in rows(text) if not cells[0].startswith("`--")]
+    assert sorted(causes_shown) == sorted(Cause.__args__)
+    assert set(table(own_text("how-to.md", "verify-resume says FAIL"))) == {*Cause.__args__}
+    whole, each = section("reference.md", "JSON of verify-resume").split("| Of each variant |")
+    assert list(table(whole)) == list(evidence.document(evidence.Proof(command=("true",))))
+    assert list(table("| Of each variant |" + each)) == list(evidence.Variant.__struct_fields__)
+    documented = table(whole)
+    assert {*evidence.Part.__struct_fields__} <= set(CODE.findall(documented["parts"][1]))
 
 
 def test_every_maker_is_documented() -> None:

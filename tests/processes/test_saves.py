@@ -455,3 +455,33 @@ def test_a_run_notes_the_step_at_which_a_save_was_begun(start: Start, work: Path
     assert run.wait() == 0
     (saved,) = [fact for fact in run.facts("saved") if fact["path"] is not None]
     assert (os.path.basename(saved["path"]), saved["step"]) == ("ckpt.json", 50)
+
+
+def test_saves_without_a_pause_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    watch = SaveWatch(tmp_path, skip=(), saved=lambda **one: told.append(one))
+    watch.look(0.0, 1, 0.1, stepping=True)
+    for place, step in enumerate((10, 20, 30), 1):
+        part = tmp_path / "ckpt.tmp"
+        part.write_bytes(b"x")
+        watch.look(place * 0.3, step, 0.1, stepping=True)
+        part.rename(tmp_path / f"ckpt-{step}.pt")
+        watch.look(place * 0.3 + 0.05, step, 0.1, stepping=True)
+    watch.look(9.0, 31, 0.1, stepping=True)
+    watch.saves.inotify.close()
+    saves = [one for one in told if one.get("path")]
+    assert [(Path(one["path"]).name, one["step"]) for one in saves] == [(f"ckpt-{n}.pt", n) for n in (10, 20, 30)]
+    assert all(one["seconds"] < 0.2 for one in saves), "none is as long as the way to the next"
+    assert saves[0]["ago_s"] < saves[-1]["ago_s"] or saves[-1]["ago_s"] > 1.0, "each has its own time"
+
+
+def test_the_files_of_several_ranks_are_one_save(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    watch = SaveWatch(tmp_path, skip=(), saved=lambda **one: told.append(one))
+    watch.look(0.0, 40, 0.1, stepping=True)
+    for rank in range(4):
+        (tmp_path / f"optim_rank{rank}.pt").write_bytes(b"x")
+        watch.look(1.0 + rank * 0.1, 41, 0.1, stepping=True)
+    watch.look(9.0, 42, 0.1, stepping=True)
+    watch.saves.inotify.close()
+    assert len([one for one in told if one.get("path")]) == 1

@@ -53,7 +53,7 @@ class Torch:
         self.optimizer.step()
         self.scheduler.step()
         for name, value in self.model.state_dict().items():
-            if value.dtype.is_floating_point:
+            if value.dtype.is_floating_point and "running" not in name:
                 self.ema[name].lerp_(value, 0.05)
         return loss.item(), norm.item()
 

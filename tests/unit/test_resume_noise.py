@@ -123,6 +123,27 @@ def test_a_single_step_far_off_is_found_by_itself() -> None:
     assert found.beyond == (104,)
 
 
+def test_runs_that_part_within_their_first_steps_leave_no_floor_without_end() -> None:
+    """Equal at their first step, hardly apart at the next ones: what follows is no heavy tail of that."""
+    draw = random.Random(21)
+    for _ in range(40):
+        sizes = [0.0, 1e-6, 3e-6, 1e-5, 2e-5, *[1e-4] * 55]
+        one, two, third = (
+            {step: 0.8 + size * draw.gauss(0.0, 1.0) for step, size in enumerate(sizes, 1)} for _ in range(3)
+        )
+        before = {step: value for step, value in third.items() if step <= 40}
+        right = {step: value for step, value in third.items() if step > 40}
+        found = examine(one, two, before, right, share=3, places=sorted(right))
+        assert found is not None
+        assert not found.beyond
+        assert not found.biased
+        assert found.floor < 0.01
+        wrong = {step: value + 0.1 for step, value in right.items()}
+        found = examine(one, two, before, wrong, share=3, places=sorted(wrong))
+        assert found is not None
+        assert len(found.beyond) == 20
+
+
 def test_noise_without_a_past_is_judged_by_the_window_alone() -> None:
     draw = random.Random(12)
     first, second, third = ({s: 2.0 + draw.gauss(0, 0.1) for s in range(1, 11)} for _ in range(3))

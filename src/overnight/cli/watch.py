@@ -31,7 +31,7 @@ GROUPS = ("place", "end", "read", "measure", "judge", "limit", "tell")
 NOT_HERE = ("log", "settle", "line_buffered")
 """Settings of how a command is started: this one has been. Its log is only read, which --log says here."""
 
-AGAIN = ("restarts", "resume_args", "recover", "backoff")
+AGAIN = ("restarts", "resume_args", "recover", "backoff", "rollbacks", "rollback_steps", "strict")
 
 
 def watch(words: list[str]) -> int:
@@ -41,6 +41,8 @@ def watch(words: list[str]) -> int:
     again = [options.BY_NAME[name].flag for name in AGAIN if getattr(args, name) is not None]
     if again:
         parser.error(f"{again[0]} cannot be kept: what was started by hand cannot be started again")
+    if any(str(word).endswith("=rollback") for word in args.action or ()):
+        parser.error("--action ...=rollback cannot be kept: what was started by hand cannot be started again")
     home = client.find_home()
     training = adoption.look(_pid(args.pid), home=home)
     resolved = _resolve(args, training, home)

@@ -24,6 +24,7 @@ FEWEST: Final = 4  # values below which a spread is not told at all
 ALPHA: Final = 0.002  # of each of the two tests
 HEAVIER: Final = 3.0  # power by which an average that was further off than ordinary noise before is taken
 HEAVIER_STEP: Final = 4.0  # the same of single steps
+UNSEEN: Final = 10.0  # times what was ever seen, which nothing is allowed to lie off, where much was seen
 BLOCKS: Final = 4  # windows whose averages are looked at, at most
 MOST_WINDOWS: Final = 40  # of the past that are looked at, however long it is
 LONGEST: Final = 200  # steps of one window
@@ -126,6 +127,10 @@ def _verdict(
     at_step *= longer * max(scarce, stretch.worst**HEAVIER_STEP)
     on_average = student(ALPHA / (2 * len(blocks) * share), freedom) * unit
     on_average *= longer * max(scarce, stretch.mean**HEAVIER)
+    if len(past) >= LEVEL:
+        seen = [*(third.off[step] for step in past), *(third.apart[step] for step in (*past, *window))]
+        bound = UNSEEN * max(grain, *map(abs, seen))
+        at_step, on_average = min(at_step, bound), min(on_average, bound * math.sqrt(min(map(len, blocks))))
     level = _level(third, past)
     off = [_least(fmean(third.off[step] for step in block), level) * math.sqrt(len(block)) for block in blocks]
     biased = [len(block) > 1 and size > on_average for block, size in zip(blocks, off, strict=True)]

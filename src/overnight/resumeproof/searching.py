@@ -70,7 +70,8 @@ def changed_files(root: Path, since: float) -> dict[str, float]:
 
 def _is_part(path: str, root: str) -> bool:
     """Say whether a file may belong to a checkpoint: by its name, or by that of a folder around it within the place."""
-    if path.endswith(UNKEPT):
+    parts = os.path.relpath(path, root).split(os.sep)
+    if parts[-1] == LOCK or any(part.startswith(".") or part.endswith(UNKEPT) for part in parts):
         return False
     return looks_like_save(path) or _outermost(path, root) is not None
 

@@ -22,14 +22,23 @@ def unfit(spec: RunSpec, *, save_s: float | None, step_s: float | None) -> Itera
     need_s = lead_of(save_s, step_s)
     begin = f"a save takes {span(save_s)} until it is known to be whole, so a stop needs about {span(need_s)}"
     if need_s > spec.grace_max_s:
-        yield 0, "alert", (
-            f"{begin}, and --grace-max ends it after {span(spec.grace_max_s)}: "
-            f"`overnight set {spec.name} --grace-max {round(1.2 * need_s)}s` gives it the time"
+        yield (
+            0,
+            "alert",
+            (
+                f"{begin}, and --grace-max ends it after {span(spec.grace_max_s)}: "
+                f"`overnight set {spec.name} --grace-max {round(1.2 * need_s)}s` gives it the time"
+            ),
         )
     elif need_s > spec.grace_s:
-        yield 1, "note", (
-            f"{begin}, and --grace is {span(spec.grace_s)}: it is given longer only while a file of it is seen to "
-            f"grow, and a scheduler gives nothing; `overnight set {spec.name} --grace {round(1.2 * need_s)}s` is safer"
+        yield (
+            1,
+            "note",
+            (
+                f"{begin}, and --grace is {span(spec.grace_s)}: it is given longer only while a file of it is seen to "
+                f"grow, and a scheduler gives nothing; "
+                f"`overnight set {spec.name} --grace {round(1.2 * need_s)}s` is safer"
+            ),
         )
     if spec.max_hours is not None and need_s > SHARE * spec.max_hours * HOUR_S:
         yield 2, "alert", f"{begin}, which does not fit into the wall-clock limit of {span(spec.max_hours * HOUR_S)}"

@@ -235,6 +235,8 @@ class Overlap:
             # The step of a save that takes its time may be some lines too high.
             elif behind > max(20 * earlier.interval, since // 10):
                 text = f"resumed from {since} but the run went on at {step}"
+            elif self._beyond(step, since, earlier):
+                text = f"it was given the save of step {since} but went on at {step}: its command takes another one"
             else:
                 return None
         elif saved is not None and beginning and min(saved, reached or saved) - step >= max(2, earlier.interval):
@@ -242,6 +244,12 @@ class Overlap:
         else:
             return None
         return Noticed(part=FRESH, text=text, step=step, evidence=evidence)
+
+    def _beyond(self, step: int, since: int, earlier: Earlier) -> bool:
+        """Say whether it has gone on from a later save than the one it was given; where steps are left out it may."""
+        saved = self.resuming.saved
+        later = saved is not None and since < saved < step and step - since > 2 * earlier.interval
+        return later and self.resuming.skip_from is None
 
     # -- jumps -------------------------------------------------------------------------------------------------------
 
