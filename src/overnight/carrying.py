@@ -31,10 +31,11 @@ class Carried:
 
     def take(self, record: Record) -> dict[str, Memory]:
         """Return the memories if ``record``, the first of the next attempt with a step, shows that it goes on."""
-        if record.kind != "train" or record.step is None or record.strange or record.glued:
+        if record.kind != "train" or record.strange or record.glued:
             return {}
         memories, self.memories = self.memories, {}
-        return memories if self.first is not None and record.step > self.first else {}
+        known = self.first is not None and record.step is not None
+        return memories if known and (record.step or 0) > (self.first or 0) else {}
 
     def snapshot(self) -> list[Any]:
         """Return all of it as builtins."""

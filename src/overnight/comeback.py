@@ -6,6 +6,8 @@ that comes next. The supervisor calls ``turn`` in each of its turns.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,15 +25,18 @@ from overnight.monitor import Monitor
 from overnight.resumption.aftermath import Aftermath
 from overnight.resumption.choice import Choice, Wanted
 from overnight.resumption.fitting import unfit
-from overnight.resumption.point import PLACE, Point, lost, sentence
+from overnight.resumption.known import GONE
+from overnight.resumption.point import Point, lost, sentence
 from overnight.resumption.search import Search, folders_of
 from overnight.resumption.steering import steered
+from overnight.resumption.stranding import Circumstances, stranded
 from overnight.resumption.vetting import Vetting
 from overnight.spec import RunSpec
 from overnight.states import Stranded, Waited
 
-SOON_S = 15.0
+SOON_S = 120.0
 LOOK_S = 0.05
+DIGITS = re.compile(r"\d+")
 UNLOADED = frozenset({"crash", "load_failure"})
 """Ends before the first step that a save may be the cause of; a lack of memory or a full disk is none of its faults."""
 
@@ -64,12 +69,19 @@ class Comeback:
             self.vetting.saw(path)
 
     def judged(self, verdict: Verdict) -> None:
-        """Take in a verdict: from a segment's first critical one on its saves may be poisoned."""
-        sick, monitor = self.monitor.sick_since, self.monitor
-        if verdict.severity == "critical" and verdict.attempt == monitor.attempt and sick is not None:
-            key = monitor.attempt, monitor.segment
-            if key not in self.facts.book.sick:
-                self.facts.say("sick", attempt=key[0], segment=key[1], step=sick, epoch=time.time())
+        """Take in a verdict: from a segment's first serious one on its saves may be poisoned."""
+        monitor = self.monitor
+        if verdict.severity != "critical" and verdict.action != "rollback":
+            return
+        if verdict.attempt != monitor.attempt:
+            return
+        step, segment = monitor.sick_since, monitor.segment
+        if step is None:
+            # Told without being critical; or the step has fallen since, within the same bytes.
+            step = verdict.evidence.get("onset", verdict.step)
+            segment -= verdict.severity == "critical"
+        if (monitor.attempt, segment) not in self.facts.book.sick:
+            self.facts.say("sick", attempt=monitor.attempt, segment=segment, step=step, epoch=time.time())
 
     def take(self, pieces: Sequence[Sequence[Entry] | Batch]) -> None:
         """Take in records as they come: the first ones after a restart are compared with what was before."""
@@ -113,11 +125,11 @@ class Comeback:
         if not self.vetting.turn(boot_clock()) and self.looked:
             return
         self.looked = True
-        told = [(one.evidence.get("path"), one.evidence.get("at")) for one in self.facts.verdicts]
+        told = {(one.evidence.get("path"), one.evidence.get("at")) for one in self.facts.verdicts}
         for save in self.facts.book.saves:
             if save.valid is not False or (save.path, save.at) in told:
                 continue
-            told.append((save.path, save.at))
+            told.add((save.path, save.at))
             where = "a save" if save.step is None else f"the save of step {save.step}"
             text = f"{where} is bad: {save.problem or 'it is not whole'} ({save.path})"
             evidence = {"path": save.path, "step": save.step, "at": save.at}
@@ -151,12 +163,19 @@ class Comeback:
         stepped = any(isinstance(end.get("last_step"), int) for end in self.facts.attempt_ends.values())
         if stopped or finding is None or finding.cause not in UNLOADED or not given.get("path") or not stepped:
             return False
-        if self.monitor.meter.first_step is not None:
+        if self.monitor.meter.first_step is not None or self._as_before(attempt.number, given["path"], finding):
             return False
         self.facts.say(
             "load_failure", attempt=attempt.number, path=given["path"], step=given.get("step"), text=finding.text
         )
         return True
+
+    def _as_before(self, number: int, path: str, finding: Finding) -> bool:
+        """Say whether the attempt before has failed with the same words at another save: then it is no save's fault."""
+        known = self.facts.unloaded.get(number - 1)
+        if known is None or finding.cause == "load_failure" or known.get("path") == path:
+            return False
+        return DIGITS.sub("#", str(known.get("text"))) == DIGITS.sub("#", finding.text)
 
     def elsewhere(self) -> bool:
         """Say whether there is a save that nothing is known against."""
@@ -166,9 +185,10 @@ class Comeback:
         """Begin to find the save to go on from; ``limit_s`` is how long its content may be read at most."""
         if self.search is not None:
             return
-        back = (self.facts.backoff or {}).get("rollback") or {}
-        first = (self.facts.attempt_ends.get(1) or {}).get("first_step")
-        wanted = Wanted(before=back.get("before"), attempts=self._times(), first=first)
+        back = self.facts.rolling_back() or {}
+        firsts = [one.get("first_step") for one in self.facts.attempt_ends.values()]
+        first = min((one for one in firsts if isinstance(one, int)), default=None)
+        wanted = Wanted(before=back.get("before"), attempts=tuple(self.facts.attempt_times()), first=first)
         folders = folders_of(self.spec.checkpoints, self.facts.book, self.spec.cwd)
         more = {} if limit_s is None else {"limit_s": limit_s}
         self.search = Search(folders, self.facts.book, wanted, **more)
@@ -179,17 +199,15 @@ class Comeback:
         search = self.search
         if search is None or not search.done() or search.choice is None:
             return None
-        why = self._stranded(search.choice)
+        why = stranded(search.choice, self._circumstances())
         return Waited() if why is None else Stranded(text=why)
 
-    def found_soon(self) -> bool:
-        """Wait for what is being looked for, not for long: somebody waits for the run; False if it cannot go on."""
+    def found_soon(self) -> str | None:
+        """Wait for what is being looked for, not for long: somebody waits for the run; why it cannot go on, or None."""
         self.look_for(limit_s=SOON_S)
         while (found := self.found()) is None:
             time.sleep(LOOK_S)
-        if isinstance(found, Stranded):
-            self.facts.note(f"it was not brought back: {found.text}")
-        return isinstance(found, Waited)
+        return found.text if isinstance(found, Stranded) else None
 
     def point(self, number: int, *, used_s: float) -> Point | None:
         """Write down where attempt ``number`` goes on, and return it; None for the first one.
@@ -206,14 +224,15 @@ class Comeback:
         self.search = None
         return Point(path=known.get("path"), step=known.get("step"), skip=tuple(self.facts.skips))
 
-    def began(self, number: int, place: tuple[int, int]) -> None:
-        """Watch how attempt ``number`` goes on; its log begins at ``place``."""
-        if number > 1:
+    def began(self, attempt: Attempt | None) -> None:
+        """Watch how an attempt goes on."""
+        if attempt is not None and attempt.number > 1:
+            number = attempt.number
             saved = [one.step for one in self.facts.book.saves if one.step is not None and one.attempt < number]
             self.aftermath = Aftermath(
                 self.folder.metrics_db,
                 attempt=number,
-                place=place,
+                place=attempt.log_begins(),
                 resume=self.facts.resumes.get(number),
                 saved=max(saved, default=None),
                 told=number in self.facts.overlaps,
@@ -222,7 +241,7 @@ class Comeback:
 
     def _tell(self, number: int, choice: Choice, used_s: float) -> None:
         before = self.facts.attempt_ends.get(number - 1) or {}
-        back = (self.facts.backoff or {}).get("rollback") if self.facts.rolled_back_from == number - 1 else None
+        back = self.facts.rolling_back()
         # An attempt that made no step stood where it was begun.
         done = before.get("last_step") if before.get("last_step") is not None else (
             self.facts.resumes.get(number - 1) or {}
@@ -242,25 +261,16 @@ class Comeback:
         for text in choice.notes:
             self.facts.note(text)
 
-    def _stranded(self, choice: Choice) -> str | None:
-        """Return why the run cannot go on, None if it can."""
-        back = (self.facts.backoff or {}).get("rollback")
-        passed = choice.passed_over
-        if choice.path is None:
-            if back is not None:
-                where = "" if back.get("before") is None else f" of a step before {back['before']}"
-                return f"there is no healthy save{where} to roll back to"
-            if not passed or all(one.kind in ("damaged", "unreadable") for one in passed):
-                return None
-            return f"no save is left to go on from ({passed[0].why})"
-        newer = [one for one in passed if one.kind in ("unhealthy", "too_late", "nonfinite")]
-        if newer and choice.maker != "overnight" and not steered(self.spec):
-            return (
-                f"its newest saves may be poisoned and its command cannot be told to go on from {choice.path}: "
-                f"give --resume-args with {PLACE}, or let the script read OVERNIGHT_CHECKPOINT"
-            )
-        return None
-
-    def _times(self) -> tuple[tuple[int, float, float | None], ...]:
-        """Return (number, began, ended) of every attempt, in seconds since the epoch."""
-        return tuple(self.facts.attempt_times())
+    def _circumstances(self) -> Circumstances:
+        facts, book = self.facts, self.facts.book
+        good = [one for one in book.saves if one.valid is True and one.problem != GONE]
+        folders = {os.path.dirname(one.path) for one in good}
+        missing = min((one for one in folders if not os.path.isdir(one)), default=None)
+        last = max(facts.starts, default=0)
+        return Circumstances(
+            back=facts.rolling_back(),
+            steered=steered(self.spec),
+            sick=any(attempt == last for attempt, _ in book.sick),
+            seen=bool(book.saves),
+            missing=missing,
+        )

@@ -59,7 +59,7 @@ class Facts:
         self.starts: dict[int, float] = {}
         self.rollbacks = 0
         self.skips: list[tuple[int, int]] = []
-        self.rolled_back_from: int | None = None
+        self.unloaded: dict[int, dict[str, Any]] = {}
         self.requests: set[str] = set()
         self.obeyed: set[str | None] = set()
         self.user_asked = False
@@ -169,6 +169,13 @@ class Facts:
                 ended = datetime.fromisoformat(self.attempt_ends[number]["ended_at"]).timestamp()
             yield number, began, ended
 
+    def rolling_back(self) -> dict[str, Any] | None:
+        """Return the rollback that is due: that of the last back-off, until an attempt was started after it."""
+        told = self.backoff or {}
+        back = told.get("rollback")
+        due = isinstance(back, dict) and int(told["attempt"]) >= max(self.starts, default=0)
+        return back if due else None
+
     def mark(self, source: int, offset: int, at: float) -> None:
         """Write down when a place in the log was reached."""
         self.say("mark", source=source, offset=offset, epoch=at)
@@ -234,7 +241,6 @@ class Facts:
             self.backoffs += 1
             return
         self.rollbacks += 1
-        self.rolled_back_from = int(fact["attempt"])
         if back.get("skip") is not None:
             first, last = map(int, back["skip"])
             self.skips = [*(one for one in self.skips if one != (first, last)), (first, last)]
@@ -248,6 +254,8 @@ class Facts:
             self.resumes[int(fact["attempt"])] = fact
         elif kind == "overlap":
             self.overlaps[int(fact["attempt"])] = fact
+        elif kind == "load_failure":
+            self.unloaded[int(fact["attempt"])] = fact
         self.book.recall(fact)
 
     def _recall_verdict(self, fact: dict[str, Any]) -> None:

@@ -44,6 +44,9 @@ PLACED_WITHIN_S = 30.0
 HANDED_ON = "RUN_ID RUN_DIR ATTEMPT ROLE EVENT STATE CAUSE TEXT STEP LAST_CHECKPOINT".split()
 """What a run gives to its training and to its hooks, as OVERNIGHT_* variables."""
 
+TO_GO_ON = ("CHECKPOINT", "SKIP_STEPS", "STOP_AT")
+"""Where a training goes on: a user may give these, but those of an outer run are not for this one."""
+
 NEEDED_BYTES = 256 * 1024
 """With less than this left, not even the first files of a run fit beside a database."""
 
@@ -70,7 +73,7 @@ def start(spec: RunSpec, origins: dict[str, str], *, home: Path, settle_s: float
     """
     folder = RunFolder(home / "runs" / check_name(spec.name))
     environ = user_environment()
-    for name in HANDED_ON:
+    for name in (*HANDED_ON, *(TO_GO_ON if "OVERNIGHT_RUN_ID" in environ else ())):
         environ.pop(f"OVERNIGHT_{name}", None)  # started from within another run or its hook: not a part of that
     _engine(spec.engine).check(placement(folder, spec, environ))
     make(folder, spec, origins, environ)

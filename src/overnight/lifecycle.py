@@ -40,6 +40,9 @@ MOST_TRIES = 3
 
 LONGEST_BACKOFF_S = 300.0
 
+NOT_BACK = "it was not brought back"
+"""What is said of a run that a reboot has ended and that has nothing to go on from."""
+
 
 def lost_with_the_machine(order: StopOrder) -> bool:
     """Say whether a stop that a reboot has interrupted was no reason for the run to end for good.

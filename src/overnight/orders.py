@@ -102,7 +102,7 @@ class Orders:
             self.facts.note(f"a change was refused: {error}", file=file)
             return
         was = {name: getattr(spec, name) for name in request.values}
-        if wanted.restarts and self.attempts.keepers.alive():
+        if wanted.comes_again() and self.attempts.keepers.alive():
             self._keep_environment()
         self.facts.say("set", values=request.values, was=was, file=file)
         self.change(wanted)

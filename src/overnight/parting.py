@@ -17,7 +17,7 @@ from overnight.clocks import boot_clock
 from overnight.comeback import Comeback
 from overnight.events import Exit
 from overnight.facts import Facts
-from overnight.folder import RunFolder
+from overnight.folder import RunFolder, read_json
 from overnight.gauges import Gauges
 from overnight.hooks import Hooks
 from overnight.intake import Intake
@@ -34,7 +34,8 @@ REPORT_S = 60.0
 TRIES = 2
 LOOK_S = 0.1
 AGAIN_S = 2.0
-VERIFY_S = 600.0
+VERIFY_S, LITTLE_S = 60.0, 5.0
+"""So long the last saves are waited for; less where whoever asked for the end will not wait either."""
 UNWRITTEN_S = 1800.0
 """How long an end that a full disk lets nobody see is offered to it again."""
 
@@ -97,7 +98,10 @@ class Parting:
     def _verify(self) -> None:
         """Let the last saves be looked at to the end: somebody may wait to hear that the final one is whole."""
         self.comeback.vetting.hurry = True
-        until = boot_clock() + VERIFY_S
+        orders = [self.folder.attempt(number).stop_json for number in self.folder.attempt_numbers()[-1:]]
+        order = read_json(orders[0]) if orders else None
+        hurried = order is not None and (order.get("now") is True or order.get("by") in ("scheduler", "shutdown"))
+        until = boot_clock() + (LITTLE_S if hurried else VERIFY_S)
         while self.comeback.busy() and boot_clock() < until:
             self._tell_bad()
             self.obey(self.wake.sleep(LOOK_S))

@@ -11,6 +11,7 @@ import msgspec
 from overnight.asked import Asked
 from overnight.facts import Facts
 from overnight.inbox import Inbox
+from overnight.lifecycle import NOT_BACK
 from overnight.processes import boot_id
 from overnight.spending import Spending
 from overnight.standing import Standing
@@ -56,3 +57,10 @@ class Reboot:
             self.facts.say("recovered", boot_id=boot_id(), attempt=state.attempt)
             self.spending.begin_boot(used_s)
         return msgspec.structs.replace(state, state="failed", cause="host_rebooted", order=None)
+
+    def leave(self, why: str, state: RunState) -> None:
+        """Write down that the run stays ended, for there is nothing to go on from."""
+        text = f"{state.cause_text or 'the machine was started anew'}; {NOT_BACK}: {why}"
+        used_s = self.spending.elapsed_s(self.standing.attempt)
+        self.facts.say("ended", state="failed", cause="host_rebooted", text=text, elapsed_s=used_s)
+        self.facts.note(f"{NOT_BACK}: {why}")

@@ -21,11 +21,11 @@ from overnight.asked import Asked, read_asked
 from overnight.errors import FolderError, LaunchError, OvernightError
 from overnight.events import StopOrder
 from overnight.folder import RunFolder, drop_request, machine_id, read_journal, read_json
-from overnight.lifecycle import lost_with_the_machine
+from overnight.lifecycle import NOT_BACK, lost_with_the_machine
 from overnight.processes import boot_id
 from overnight.spec import RunSpec
 
-STARTED_WITHIN_S = 30.0
+STARTED_WITHIN_S = 150.0
 LOCKED_FOR_S = 60.0
 
 SETTLING_S = 6.0
@@ -214,6 +214,12 @@ def _withdraw(request: Path) -> None:
         request.unlink()
 
 
+def _ended_again(folder: RunFolder) -> bool:
+    """Say whether the journal has the run's end after the newest time that it was brought back."""
+    last = [fact["fact"] for fact in read_journal(folder.journal) if fact["fact"] in ("recovered", "ended")]
+    return last[-1:] == ["ended"]
+
+
 def _await_attempt(folder: RunFolder, before: int) -> Outcome:
     """Wait until an attempt of this boot has been started, or could not be."""
     until = time.monotonic() + STARTED_WITHIN_S
@@ -229,6 +235,9 @@ def _await_attempt(folder: RunFolder, before: int) -> Outcome:
         seen = read_json(folder.status_json) or {}
         if seen.get("state") == "finished":  # it had ended before the machine went down, and is now written down
             return Outcome(name=folder.name, result="nothing", text="already finished: nothing to do")
+        told = [str(note) for note in seen.get("notes") or () if NOT_BACK in str(note)]
+        if seen.get("state") in client.ENDED and told and _ended_again(folder):
+            raise LaunchError(told[-1])
         if seen.get("state") in client.ENDED and seen.get("cause") != "host_rebooted":
             raise LaunchError(f"it has ended instead: {seen.get('cause_text')}")
         time.sleep(0.02)

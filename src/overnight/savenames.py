@@ -16,7 +16,9 @@ NUMBER = re.compile(r"\d+")
 OF_STEP = re.compile(r"(?:step|iter|iteration)s?[-_=]?$", re.IGNORECASE)
 OF_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)s?[-_=]?$", re.IGNORECASE)
 OF_RANK = re.compile(
-    r"(?:rank|shard|part|proc|process|worker|gpu|device|mp|tp|pp|dp|zero|world|states?|chunk|of)[-_=]?$", re.IGNORECASE
+    r"(?:rank|shard|part|proc|process|worker|gpu|device|mp|tp|pp|dp|zero|world|states?|chunk|of|optim|optimizer|"
+    r"scheduler|scaler|sampler|layer|block|expert)[-_=]?$",
+    re.IGNORECASE,
 )
 SUFFIX = re.compile(r"\.h(?:df)?5$", re.IGNORECASE)
 LEAST_STEP = 10

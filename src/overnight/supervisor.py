@@ -191,7 +191,7 @@ class Supervisor:
             self._happen(Launched())
         if self.monitor.state.state == "running" and attempt is not None and not self.standing.lost:
             self.attempts.tell_started(attempt)
-            self.comeback.began(attempt.number, attempt.log_begins())
+            self.comeback.began(attempt)
         if self.monitor.state.state == "backoff":
             self.attempts.close(self.monitor)  # by a supervisor that was killed before it could
         if self.standing.order is not None:
@@ -206,8 +206,11 @@ class Supervisor:
             self._read_all()
             self.monitor.state = self.reboot.bring_back(self.monitor.state)
             self.attempts.close(self.monitor)
-            if self.comeback.found_soon():
+            stranded = self.comeback.found_soon()
+            if stranded is None:
                 self._happen(Recovered())
+            else:
+                self.reboot.leave(stranded, self.monitor.state)
 
     def turn(self, woke: Woke) -> None:
         """Do what the docstring of this file lists, once."""
@@ -223,6 +226,8 @@ class Supervisor:
         self.attempts.look(woke, self.intake.grew_at)
         self._obey(woke)
         self._ask_time()
+        for verdict in self.comeback.turn(self.intake.log.position()[1]):
+            self._judge(verdict)
         self._step()
         self._store()
 
@@ -235,8 +240,7 @@ class Supervisor:
         self.progress.begin_attempt(self.monitor.state.attempt)
         self.storing.at_once()  # or the next supervisor measures by the attempt before
         self._happen(Alive(attempt=self.monitor.state.attempt))
-        if self.attempts.current is not None:
-            self.comeback.began(self.attempts.current.number, self.attempts.current.log_begins())
+        self.comeback.began(self.attempts.current)
         return True
 
     # -- 2. the log --------------------------------------------------------------------------------------------------
@@ -289,8 +293,6 @@ class Supervisor:
         trouble = self.storing.disk_trouble(now)
         if trouble is not None:
             self._judge(trouble)
-        for verdict in self.comeback.turn(self.intake.log.position()[1]):
-            self._judge(verdict)
         if attempt.exit is None:
             attempt.watch_targets(now, self.intake.grew_at)
 

@@ -171,9 +171,8 @@ def test_saves_made_in_trouble_are_never_gone_on_from(start: Start) -> None:
     (resume,) = run.facts("resume")
     assert resume["step"] == 20
     assert {one["step"] for one in resume["passed_over"]} == {30, 40}
-    assert [one["healthy"] for one in run.status["saves"] if one["step"] in (30, 40) and one["attempt"] == 1] in (
-        [], [False], [False, False],
-    )  # fmt: skip
+    (sick,) = run.facts("sick")
+    assert (sick["attempt"], sick["step"]) == (1, 25)
 
 
 def test_a_command_that_chooses_itself_is_not_started_from_what_may_be_poisoned(runs: Runs, start: Start) -> None:
@@ -195,6 +194,39 @@ def test_nothing_healthy_before_the_trouble_stops_it(start: Start) -> None:
     seen = run.status
     assert (seen["state"], seen["cause"], seen["attempt"]) == ("stopped", "nonfinite", 1)
     assert "no healthy save" in seen["cause_text"]
+
+
+def test_a_rollback_that_is_over_binds_no_later_restart(start: Start) -> None:
+    words = saving("--steps", 60, "--nan-at", 15, "--kill-self", "KILL", "--kill-self-at", 48, "--faults-in", 2)
+    text = Path(toy()[1]).read_text()
+    assert "faults_in" in text
+    back = ("--action", "nonfinite=rollback", "--rollback-steps", 1, "--rollbacks", 1)
+    run = start("later", *words, "--honour-skip", flags=flags(*back, restarts=3))
+    run.wait()
+    resumes = run.facts("resume")
+    assert (resumes[0]["step"], resumes[0]["rollback"]) == (10, "nonfinite")
+    assert len(resumes) == 2, run.status["cause_text"]
+    assert (resumes[1]["step"], resumes[1]["rollback"]) == (40, None), "not held below step 15 any more"
+
+
+def test_what_is_saved_on_the_signal_is_looked_at_without_haste(start: Start) -> None:
+    """A stop that takes its time: the supervisor does not turn in circles meanwhile."""
+    run = start(
+        "slowly", *saving("--steps", 4000, "--save-sec", 3.0, every=5000), flags=flags(restarts=0), log="step: 20,"
+    )
+    pid = run.status["supervisor"]["pid"]
+    before = _ticks(pid)
+    asked = run.stop("--no-wait")
+    assert asked.returncode == 0
+    until(lambda: run.facts("exit"), "it has saved and ended", limit_s=30)
+    assert _ticks(pid) - before < 60, "hundredths of a second of a processor, in three seconds"
+    assert run.wait() == 103
+    assert run.status["saves"][-1]["valid"] is True
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def test_what_both_attempts_did_is_compared(start: Start) -> None:

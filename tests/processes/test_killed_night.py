@@ -80,6 +80,7 @@ def test_killed_at_random_it_is_the_unbroken_curve_bit_for_bit(runs: Runs, start
         assert 0 <= one["lost_steps"] <= 3 * EVERY, seed
         assert one["lost_cost"] == pytest.approx(one["lost_s"], abs=1e-3), "3,600 an hour are one a second"
     assert sum(one["lost_steps"] for one in resumes) == len(printed) - steps, seed
+    assert len(run.facts("overlap")) == kills, seed
     for one in run.facts("overlap"):
         assert one["equal"] == one["compared"], (seed, one)
     assert not [one for one in run.status["verdicts"] if one["rule"] in ("resume", "checkpoint")], seed

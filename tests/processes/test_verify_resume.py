@@ -324,6 +324,20 @@ def test_a_bias_beyond_the_noise_fails(prove: Prove) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(FAULTS_S)
+def test_where_no_state_of_the_resumed_run_was_compared_it_is_said(prove: Prove) -> None:
+    """Saved at 30 and not again before 60: a lost average passes, and the proof says what it has not seen."""
+    found = prove("quick.py", "--bug", "no-ema", "--save-every", "30", words=("--stop-at", "45", "--until", "55"))
+    killed = found.variant("kill")
+    assert killed["passed"] is True
+    assert any("is not proved" in note for note in killed["notes"]), killed["notes"]
+    seen = prove("quick.py", "--bug", "no-ema", "--save-every", "30", words=("--stop-at", "45", "--until", "60"))
+    assert seen.variant("kill")["cause"] == "ema_or_buffers"
+    right = prove("quick.py", "--save-every", "30", words=("--stop-at", "45", "--until", "60"))
+    assert not [note for note in right.variant("kill")["notes"] if "is not proved" in note]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(FAULTS_S)
 @pytest.mark.parametrize("switches", [("--bug", "no-save"), ("--save-every", "0", "--bug", "no-signal-save")])
 def test_a_script_that_saves_nothing_cannot_be_resumed(prove: Prove, switches: tuple[str, ...]) -> None:
     found = prove("quick.py", *switches)

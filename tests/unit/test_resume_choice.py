@@ -13,7 +13,7 @@ from overnight.inspector.joining import ONLY_OPTIMIZER
 from overnight.resumption.choice import Wanted, of_book, order, ranked
 from overnight.resumption.known import GONE, SavesBook
 
-ATTEMPTS = Wanted(attempts=((1, 1000.0, 1900.0), (2, 2000.0, None)))
+ATTEMPTS = Wanted(attempts=((1, 1000.0, 1900.0), (2, 2000.0, None)), first=1000)
 
 
 def found(name: str, step: int | None = None, *, at: float | None = None, **more: Any) -> Found:
@@ -86,6 +86,7 @@ def test_what_was_there_before_the_run_is_healthy_and_comes_last() -> None:
     assert names([*old, seen(10)], known) == ["a1-10.pt", "old_900.pt", "old_800.pt"]
     assert names(old, known, Wanted(attempts=ATTEMPTS.attempts, first=801)) == ["old_800.pt"]
     assert why(old, known, Wanted(attempts=ATTEMPTS.attempts, first=1)) == {}
+    assert names(old, known, Wanted(attempts=ATTEMPTS.attempts)) == [], "nobody knows where the run began"
     assert names([found("pretrained.pt", at=500.0)], known) == []
 
 

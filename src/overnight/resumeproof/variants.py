@@ -24,6 +24,10 @@ from overnight.resumeproof.workcopy import Place
 from overnight.resumption.point import Point
 
 TRIES = 3
+UNSEEN = (
+    "nothing that the resumed run saved could be compared, so what no printed value shows (an average of the weights, "
+    "buffers) is not proved: give an --until at which the script saves"
+)
 NAMES: Mapping[How, str] = {"graceful": "stopped", "kill": "killed"}
 DEADLY = frozenset({"SIGINT", "SIGTERM", "SIGKILL"})
 NEAR = 1
@@ -231,6 +235,7 @@ class Variants:
             text = f"started again, it began anew at step {resumed.after.first_step}"
         elif passed and not judged.compared:
             passed, text = False, "not proved: no value of the resumed run could be compared"
+        unseen = [UNSEEN] if passed and not _made_after(chosen, compared) else []
         told: bool | None = passed
         if chosen is None and not passed:
             if resumed.how == "graceful":  # a night would go on from the save before, which the run killed shows
@@ -243,7 +248,7 @@ class Variants:
             resumed_from=None if chosen is None else From(path=chosen.path, step=chosen.step, maker=chosen.maker),
             stopped_at=resumed.stopped_at, exact=resumed.exact, saved_on_signal=resumed.saved_on_signal,
             states=tuple(compared), floor=judged.floor, left_out=judged.left_out,
-            notes=tuple(f"{NAMES[resumed.how]}: {_small(note)}" for note in judged.notes),
+            notes=tuple(f"{NAMES[resumed.how]}: {_small(note)}" for note in (*judged.notes, *unseen)),
         )  # fmt: skip
 
     def _anew(self, resumed: Resumed) -> bool:
@@ -270,6 +275,11 @@ def _small(sentence: str) -> str:
 def _within(one: Left, found: Stopped, until: int) -> bool:
     begun = 0 if found.chosen is None or found.chosen.step is None else found.chosen.step
     return one.step is not None and begun < one.step <= until
+
+
+def _made_after(chosen: Left | None, compared: Sequence[StateComparison]) -> bool:
+    """Say whether a state was compared that the resumed run had saved, and not only the one it was resumed from."""
+    return any(chosen is None or chosen.step is None or one.step > chosen.step for one in compared)
 
 
 def _same(one: Left, place: Place, unbroken: Unbroken) -> Left | None:

@@ -205,7 +205,7 @@ class _Sight:
         """Say whether it may be a save of this run, or one that the run has come from."""
         if self.group == BEFORE_RUN:
             first = self.wanted.first
-            return self.step is not None and (first is None or self.step <= first)
+            return self.step is not None and first is not None and self.step <= first
         return self.told or self.save is not None or _unreadable(self.found)
 
     def _step(self) -> int | None:

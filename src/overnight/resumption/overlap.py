@@ -77,8 +77,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     ``steps``: values by rising step, one value per step after rewinds: the last ones before the attempt's first step,
     and those from there on. ``begins`` and ``begins_epoch``: what the run's very first record printed. ``reached``: the
     last step that counts; ``reached_epoch`` likewise. ``interval``: steps between two lines. ``folds``: steps are
-    counted anew in each epoch, so that a step does not say where a training is. ``complete``: nothing that lies above
-    was left out.
+    counted anew in each epoch, so that a step does not say where a training is.
     """
 
     steps: Mapping[int, Values] = {}

@@ -76,11 +76,13 @@ class Vetting:
         reap()
         bad: list[Bad] = []
         if self._child is not None:
+            ended = self._child.ended()  # first: what it says between two looks must not be lost
             self._answer = next(filter(None, map(_answer, self._child.lines())), self._answer)
             late = now - self._began > self.limit_s
             if late:
                 self._child.kill()
-            if self._answer is not None or self._child.ended():
+                ended = ended or self._child.ended()
+            if self._answer is not None or ended:
                 bad = self._finish(now, late=late)
         if self._child is None and not self._closed:
             self._start(now)
