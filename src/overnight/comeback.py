@@ -51,8 +51,10 @@ class Comeback:
         self.monitor = monitor
         self.vetting = Vetting(facts.book, say=facts.say)
         self.search: Search | None = None
+        self.answer: Waited | Stranded | None = None
         self.save_s: float | None = None
         self.looked = False
+        self.step_s: float | None = None  # of an attempt that made some steps
         self.noticed: list[Verdict] = []
         self.aftermath: Aftermath | None = None
         for save in reversed(facts.book.unchecked()):
@@ -94,6 +96,7 @@ class Comeback:
         """Yield what was found since; ``place`` is where the log stands."""
         yield from self.bad_saves(place)
         yield from self.told()
+        self.step_s = self.monitor.meter.step_s or self.step_s
         save_s = self.facts.save_s
         if save_s is not None and save_s != self.save_s:
             self.save_s = save_s
@@ -197,10 +200,10 @@ class Comeback:
         """Return what follows from what was found; None while it is being looked for."""
         self.look_for()
         search = self.search
-        if search is None or not search.done() or search.choice is None:
-            return None
-        why = stranded(search.choice, self._circumstances())
-        return Waited() if why is None else Stranded(text=why)
+        if self.answer is None and search is not None and search.done() and search.choice is not None:
+            why = stranded(search.choice, self._circumstances())  # once: it reads scripts
+            self.answer = Waited() if why is None else Stranded(text=why)
+        return self.answer
 
     def found_soon(self) -> str | None:
         """Wait for what is being looked for, not for long: somebody waits for the run; why it cannot go on, or None."""
@@ -221,7 +224,7 @@ class Comeback:
             choice = self.search.choice if self.search is not None and self.search.choice is not None else Choice()
             self._tell(number, choice, used_s)
             known = self.facts.resumes[number]
-        self.search = None
+        self.search = self.answer = None
         return Point(path=known.get("path"), step=known.get("step"), skip=tuple(self.facts.skips))
 
     def began(self, attempt: Attempt | None) -> None:
@@ -246,7 +249,7 @@ class Comeback:
         done = before.get("last_step") if before.get("last_step") is not None else (
             self.facts.resumes.get(number - 1) or {}
         ).get("step")  # fmt: skip
-        gone = lost(self.spec, done, choice, step_s=self.monitor.meter.step_s, used_s=used_s)
+        gone = lost(self.spec, done, choice, step_s=self.step_s, used_s=used_s)
         details: dict[str, Any] = {
             "attempt": number,
             "path": choice.path,

@@ -88,6 +88,7 @@ class Intake:
         # Without a file to store to, records would only fill the memory.
         self.behind = self.history.temporary is not None
         self.mark_at = 0.0
+        self.mark_due = False
         self.marked_source = max((one[0] for one in facts.marks), default=-1)
         self.old_marks = self._marks_ahead({mark.source: mark.offset for mark in marks})
         self.marks_from = self._sizes() if facts.marks else {}
@@ -115,7 +116,7 @@ class Intake:
     def begin_attempt(self, number: int) -> tuple[int, int]:
         """Tell the monitor that an attempt begins here; return the place (source, offset)."""
         self.monitor.begin_attempt(number)
-        self.dirty = True
+        self.dirty = self.mark_due = True  # none of its records has come before it was started
         return self.log.position()
 
     def disk_trouble(self) -> Verdict | None:
@@ -290,8 +291,8 @@ class Intake:
         meter = self.monitor.meter
         every = MARK_EVERY_S if meter.prints_dt or meter.records > FIRST_RECORDS else MARK_WITHOUT_DT_S
         # The first mark of a source is what tells a rebuild how many there were.
-        if source > self.marked_source or not 0.0 <= now - self.mark_at < every:
-            self.mark_at = now
+        if source > self.marked_source or self.mark_due or not 0.0 <= now - self.mark_at < every:
+            self.mark_at, self.mark_due = now, False
             self.marked_source = max(source, self.marked_source)
             self.facts.mark(source, offset, now)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shutil
 import time
 import tomllib
@@ -22,6 +23,8 @@ from overnight.options import ACTIONS, BY_NAME, LIMITS, NOT_SETTINGS, RULES, SET
 from overnight.places import check_text, checked_log, find_executable, made_up_name
 from overnight.quantities import RefusedError, epoch_of, quoted
 from overnight.spec import RunSpec
+
+PLACES = re.compile(r"(?<!\$)\{(\w+)\}")
 
 NOT_ASKED = {
     **dict.fromkeys(("max_hours", "until", "max_steps", "max_cost", "pattern"), "none"),
@@ -297,6 +300,13 @@ def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
         raise UsageError(
             f"max-cost ({origins['max_cost']}) needs what the machine costs: add --price, such as --price 2.49/h"
         )
+    for word in values["resume_args"]:
+        for name in PLACES.findall(word):
+            if name != "checkpoint" and difflib.get_close_matches(name.lower(), ["checkpoint"], cutoff=0.6):
+                raise UsageError(
+                    f"resume-args ({origins['resume_args']}) have {{{name}}}, which stands for nothing; "
+                    f"did you mean {{checkpoint}}?"
+                )
     if values["grace"] <= values["grace_max"]:
         return
     if origins["grace_max"] == "default":

@@ -47,7 +47,7 @@ def test_the_final_save_is_verified_and_told(start: Callable[..., Run], work: Pa
     assert f"saved step {step}: {path} (verified, {final['seconds']:.1f} s)" in again
     assert "saved step" in run.runs.overnight("wait", "night").stdout
     page = run.runs.overnight("status", "night").stdout
-    assert "(verified, before anything critical)" in " ".join(page.split())
+    assert "(verified, before any trouble)" in " ".join(page.split())
 
 
 def test_a_form_that_cannot_be_checked_is_said_to_be_so(start: Callable[..., Run], work: Path) -> None:

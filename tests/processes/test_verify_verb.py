@@ -263,6 +263,25 @@ def test_a_break_ends_the_part_and_removes_the_copies(verb: Verb, number: signal
     assert b"broken off" in error
     assert not out
     verb.nothing_left()
+    (evidence,) = (verb.home / "proofs").iterdir()
+    assert str(evidence).encode() in error
+    told = json.loads((evidence / "proof.json").read_text())
+    assert (told["passed"], told["refused"], told["untouched"]) == (None, "broken off by Ctrl-C", True)
+    (part,) = told["parts"]
+    assert part["ended"] == f"broken off at step {part['last_step']}"
+    assert part["last_step"] >= 3
+    assert len((evidence / "series" / "unbroken-1.csv").read_text().splitlines()) > 3
+    assert (evidence / "proof.txt").read_text().startswith("REFUSED  broken off by Ctrl-C")
+
+
+def test_what_changed_during_a_proof_that_is_refused_is_said(verb: Verb) -> None:
+    mine = verb.here / "notes.txt"
+    script = ("--crash-at", "4", "--scribble", "notes.txt", "--out", "{workdir}/out")
+    code, told, stderr = verb.prove("--stop-at", "6", "--until", "9", "--allow", ".", *RESUME, script=script)
+    assert code == 1
+    assert told["passed"] is None
+    assert told["changed"] == [f"{mine} is new"]
+    assert f"changed during the proof: {mine} is new" in stderr
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_status_says_everything_that_is_known(home: Path, capsys: pytest.Capture
         "124,356,864 from --params",
         "attempt 1, pid 4242, exit code 0",
         "1h00m after its start), active 1h00m",
-        "step 20 /data/ckpt-20 (verified, before anything critical)",
+        "step 20 /data/ckpt-20 (verified, before any trouble)",
         "/data/output.log",
         "critical nonfinite step 21 -> terminate: the loss is NaN",
         "2: y, no steps, ended by SIGSEGV",
@@ -596,8 +596,8 @@ def test_an_ended_run_waits_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("healthy", "words"),
     [
-        (True, "(not looked into, before anything critical)"),
-        (False, "(not looked into, not before the first critical verdict)"),
+        (True, "(not looked into, before any trouble)"),
+        (False, "(not looked into, saved after the trouble began)"),
         (None, "(not looked into)"),
     ],
 )

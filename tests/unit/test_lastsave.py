@@ -87,7 +87,7 @@ def test_what_looking_inside_has_told(known: dict[str, Any], words: str) -> None
         ({"valid": False, "problem": "its end is missing"}, "is damaged: its end is missing"),
         ({"valid": False, "problem": None}, "is damaged"),
         ({"finite": False, "problem": None}, "holds numbers that are not finite"),
-        ({"healthy": False}, "is not before the first critical verdict"),
+        ({"healthy": False}, "is saved after the trouble began"),
         ({"load_failure": "KeyError: 'w'"}, "could not be loaded: KeyError: 'w'"),
         ({"problem": GONE}, "is not there any more"),
     ],
@@ -298,11 +298,11 @@ def page(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({}, "checkpoint step 300 /c/300 (verified, before anything critical)"),
-        ({"valid": None}, "(not checked yet, before anything critical)"),
-        ({"valid": None, "problem": UNKNOWN_FORM}, "(not of a form that can be checked, before anything critical)"),
+        ({}, "checkpoint step 300 /c/300 (verified, before any trouble)"),
+        ({"valid": None}, "(not checked yet, before any trouble)"),
+        ({"valid": None, "problem": UNKNOWN_FORM}, "(not of a form that can be checked, before any trouble)"),
         ({"healthy": None}, "checkpoint step 300 /c/300 (verified)"),
-        ({"healthy": False}, "(verified, not before the first critical verdict)"),
+        ({"healthy": False}, "(verified, saved after the trouble began)"),
     ],
 )
 def test_the_newest_good_save_on_the_page(known: dict[str, Any], words: str) -> None:

@@ -68,7 +68,7 @@ def fault(save: Status) -> str | None:
         return f"damaged: {problem}" if problem else "damaged"
     if save.get("finite") is False:
         return problem or "holds numbers that are not finite"
-    return "not before the first critical verdict" if save.get("healthy") is False else None
+    return "saved after the trouble began" if save.get("healthy") is False else None
 
 
 def _problem(save: Status) -> str:
@@ -95,7 +95,7 @@ def _marks(save: Status, one: Status) -> list[str]:
     if not isinstance(one.get("saves"), list) and not checked(save):  # of a version that never looked
         marks = ["not looked into"]
     if save.get("healthy") is not None:
-        marks.append("before anything critical" if save["healthy"] else "not before the first critical verdict")
+        marks.append("before any trouble" if save["healthy"] else "saved after the trouble began")
     return marks
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from overnight.resumeproof.evidence import Proof
     from overnight.resumeproof.parts import Question
     from overnight.resumeproof.proving import Proving
+    from overnight.resumeproof.untouched import Fingerprint
     from overnight.resumeproof.workcopy import Workplace
 
 EXAMPLES = """\
@@ -37,6 +38,7 @@ the same as without it, 1 if not, 2 if the proof is refused
 
 DEFAULT_COPY, DEFAULT_TIMEOUT = "2G", "1h"
 PASSED, FAILED = 0, 1
+BROKEN = "broken off by Ctrl-C"
 SHOWN_LINES = 12
 
 
@@ -50,9 +52,7 @@ def verify_resume(words: list[str]) -> int:
         try:
             return verb.run()
         except KeyboardInterrupt:
-            where = f"; what is known so far is in {verb.evidence}" if verb.evidence else ""
-            print(f"\novernight: broken off: no run of the proof goes on{where}", file=sys.stderr)
-            return INTERRUPTED
+            return verb.broken()  # while the result was written
 
 
 class _Verb:
@@ -63,10 +63,43 @@ class _Verb:
 
         self.args, self.command, self.breaks = args, tuple(command), breaks
         self.evidence: str | None = None
+        self.proving: Proving | None = None
+        self.workplace: Workplace | None = None
+        self.before: Fingerprint | None = None
+        self.passed: bool | None = None
         self.progress = Progress(sys.stderr, quiet=args.quiet)
 
     def run(self) -> int:
         """Carry it out; return the exit code."""
+        changed, refused, broken = None, None, False
+        try:
+            try:
+                self._carry_out()
+            except OvernightError as error:
+                refused = str(error)
+                code = error.exit_code
+            changed = self._changed()
+        except KeyboardInterrupt:
+            refused, code, broken, self.passed = BROKEN, INTERRUPTED, True, None
+        with self.breaks.held():
+            if changed is None:  # another Ctrl-C cuts nothing short
+                changed = self._changed()
+            proof = self._proof(changed=changed, refused=refused)
+            self._show(proof, broken=broken)
+        if refused is None:
+            return PASSED if proof.passed else FAILED
+        return self.broken() if broken else code
+
+    def broken(self) -> int:
+        """Say that it was broken off, and what there is; return the exit code."""
+        from overnight.printable import harmless
+
+        where = f"; what is known so far is in {harmless(self.evidence)}" if self.evidence else ""
+        print(f"\novernight: broken off: no run of the proof goes on{where}", file=sys.stderr)
+        return INTERRUPTED
+
+    def _carry_out(self) -> None:
+        """Do the runs and compare them; what is known is in the fields of this object, whatever happens."""
         from overnight import client
         from overnight.resumeproof import untouched
         from overnight.resumeproof.proving import Proving, evidence_home, steps_of
@@ -74,31 +107,26 @@ class _Verb:
         home, here = client.find_home(), os.getcwd()
         utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         wanted = os.path.abspath(self.args.evidence or os.path.join(home, "proofs", f"resume-{utc}"))
-        refused: OvernightError | None = None
-        proving: Proving | None = None
-        workplace: Workplace | None = None
-        before, passed, changed = None, None, None
         try:
             steps_of(self.args.stop_at, self.args.until)
             question = self._question(home, wanted)
-            workplace = self._workplace(question, here, skip=(wanted, home))
-            before = untouched.fingerprint(here, saves=_named_saves(self.command), skip=(wanted, home))
+            self.workplace = self._workplace(question, here, skip=(wanted, home))
+            self.before = untouched.fingerprint(here, saves=_named_saves(self.command), skip=(wanted, home))
             self.evidence = evidence_home(wanted)
-            workplace.__enter__()  # and left below, where no second Ctrl-C can reach
-            proving = Proving(question, workplace, self.breaks, self.progress)
-            passed = proving.prove()
-        except OvernightError as error:
-            refused = error
+            self.workplace.__enter__()  # and left below, where no second Ctrl-C can reach
+            self.proving = Proving(question, self.workplace, self.breaks, self.progress)
+            self.passed = self.proving.prove()
         finally:
             with self.breaks.held():
                 self.progress.end()
-                if workplace is not None:
-                    workplace.close()
-        if before is not None:
-            changed = tuple(untouched.changes(before))
-        notes = (*(workplace.notes if workplace else ()), *(before.notes() if before else ()))
-        proof = self._proof(proving, passed=passed, changed=changed, refused=refused, notes=notes)
-        return self._show(proof, refused, () if proving is None else proving.parts.lines)
+                if self.workplace is not None:
+                    self.workplace.close()
+
+    def _changed(self) -> tuple[str, ...] | None:
+        """Return what of the user's files has changed; None if they were not looked at before."""
+        from overnight.resumeproof import untouched
+
+        return None if self.before is None else tuple(untouched.changes(self.before))
 
     # -- what is asked -----------------------------------------------------------------------------------------------
 
@@ -145,20 +173,15 @@ class _Verb:
 
     # -- what is told ------------------------------------------------------------------------------------------------
 
-    def _proof(
-        self,
-        proving: Proving | None,
-        *,
-        passed: bool | None,
-        changed: tuple[str, ...] | None,
-        refused: OvernightError | None,
-        notes: tuple[str, ...],
-    ) -> Proof:
+    def _proof(self, *, changed: tuple[str, ...] | None, refused: str | None) -> Proof:
         from overnight.resumeproof.evidence import Proof
 
+        proving, passed = self.proving, self.passed
         variants = () if proving is None else tuple(proving.variants)
         own = () if proving is None else tuple(proving.parts.notes)
-        said = (*own, *(one for variant in variants for one in variant.notes), *notes)
+        places = () if self.workplace is None else tuple(self.workplace.notes)
+        files = () if self.before is None else tuple(self.before.notes())
+        said = (*own, *(one for variant in variants for one in variant.notes), *places, *files)
         return Proof(
             command=self.command,
             evidence=self.evidence,
@@ -172,31 +195,35 @@ class _Verb:
             notes=tuple(dict.fromkeys(said)),
             untouched=None if changed is None else not changed,
             changed=changed or (),
-            refused=None if refused is None else str(refused),
+            refused=refused,
         )
 
-    def _show(self, proof: Proof, refused: OvernightError | None, lines: tuple[str, ...]) -> int:
+    def _show(self, proof: Proof, *, broken: bool) -> None:
         from overnight.cli import verifypage
         from overnight.cli.terminal import colours
         from overnight.printable import harmless
         from overnight.resumeproof import evidence
 
-        for said in evidence.keep(proof, verifypage.proof_text(proof), made=[one.run for one in proof.parts]):
+        for said in evidence.keep(proof, verifypage.proof_text(proof)):
             print(f"overnight: {harmless(said)}", file=sys.stderr)
         if self.args.json:
             from overnight.cli.look import as_json
 
             print(as_json(evidence.document(proof)))
-        elif refused is None:
+        elif proof.refused is None:
             print(verifypage.proof_text(proof, colours=colours()))
-        if refused is None:
-            return PASSED if proof.passed else FAILED
+        if proof.refused is None:
+            return
+        for line in verifypage.changes_text(proof):
+            print(f"overnight: {line}", file=sys.stderr)
+        if broken:
+            return
+        lines = () if self.proving is None else self.proving.parts.lines
         for line in lines[-SHOWN_LINES:]:
             print(f"  | {harmless(line)}", file=sys.stderr)
-        print(f"overnight: {harmless(str(refused))}", file=sys.stderr)
+        print(f"overnight: {harmless(proof.refused)}", file=sys.stderr)
         if self.evidence is not None and proof.parts:
             print(f"overnight: what was run is in {harmless(self.evidence)}", file=sys.stderr)
-        return refused.exit_code
 
 
 def _named_saves(command: tuple[str, ...]) -> list[str]:

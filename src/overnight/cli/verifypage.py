@@ -83,11 +83,13 @@ def _first(proof: Proof, *, colours: bool) -> str:
     if proof.refused is not None:
         return red("\n".join(folded(proof.refused, "         ", "REFUSED  ")), colours=colours)
     what = "the resume is exact" if all(one.passed is not False for one in proof.variants) else "no exact resume"
+    noisy = proof.passed and any(proof.floor.values())
     if proof.changed:
         what = "your folder was changed"
     elif not proof.passed and what == "the resume is exact":
         what = "no resume was seen"
     word = "PASS" if proof.passed else "FAIL"
+    what = "nothing differs by more than the runs' own noise" if noisy and not proof.changed else what
     text = f"{word}  {what}: stopped at step {proof.stop_at}, compared up to step {proof.until}"
     return text if proof.passed else red(text, colours=colours)
 
@@ -122,15 +124,36 @@ def _variant(one: Variant) -> list[str]:
         step = "a step nobody tells" if one.resumed_from.step is None else f"step {one.resumed_from.step}"
         at = "" if one.stopped_at is None else f", stopped at {one.stopped_at}" + (" exactly" if one.exact else "")
         found += _row("from", f"{os.path.basename(one.resumed_from.path)} ({step}{at})")
-    found += _row("values", f"{one.equal} of {one.compared} equal")
+    found += _row("values", _values(one))
     equal = [state for state in one.states if state.equal]
     if equal:
         steps, count = ", ".join(str(state.step) for state in equal), sum(state.compared for state in equal)
-        found += _row("states", f"step {steps}: all {count} tensors and values are equal, bit by bit")
+        many = "the one value is equal" if count == 1 else f"all {count} tensors and values are equal"
+        left = max(len(state.left_out) for state in equal)
+        but = f"; {left} more left out, which differ between the unbroken runs or are times" if left else ""
+        found += _row("states", f"step{'s' if len(equal) > 1 else ''} {steps}: {many}, bit by bit{but}")
     for state in (one for one in one.states if not one.equal):
         differing = "; ".join(f"{part.part}: {part.count} of {part.of} differ" for part in state.differences)
         found += _row("states", f"step {state.step}: {differing or 'not equal'}")
     return found
+
+
+def _values(one: Variant) -> str:
+    """Say how many values are equal; of a run that began anew that is no good sign, and not told as one."""
+    if not one.compared:
+        return "none could be compared"
+    known = f"{one.equal} of {one.compared} equal" + (" or within the floor" if any(one.floor.values()) else "")
+    equal = one.equal == one.compared
+    if one.cause == "nothing_saved" or (one.cause == "not_resumed" and equal):
+        return f"nothing was resumed: {known}" + (", as of any run that begins anew" if equal else "")
+    return known
+
+
+def changes_text(proof: Proof) -> list[str]:
+    """Return what of the user's files has changed, for stderr, where a proof has no other text."""
+    shown = [f"changed during the proof: {harmless(said)}" for said in proof.changed[:MOST]]
+    left = len(proof.changed) - MOST
+    return [*shown, f"and {left} more changed"] if left > 0 else shown
 
 
 def _rest(proof: Proof) -> list[str]:
@@ -158,8 +181,9 @@ def _floor(floor: Mapping[str, float]) -> str:
     if not loose:
         return "none: every value has to be equal as printed"
     exact = len(floor) - len(loose)
+    more = (f"; the other {exact} have to be equal" if exact else "") + "; a large floor proves little"
     words = [f"{name} {'any' if math.isinf(value) else figure(value, 3)}" for name, value in list(loose.items())[:MOST]]
-    return ", ".join(words) + (f"; {exact} exact" if exact else "")
+    return f"the unbroken runs differ, so a step may by {', '.join(words)}{more}"
 
 
 def _row(label: str, text: str) -> list[str]:

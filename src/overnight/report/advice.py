@@ -229,4 +229,5 @@ def _of_restarts(value: Value) -> Iterator[str]:
     last = causes[-1]
     same = "each time" if len(set(causes)) == 1 and len(causes) > 1 else "the last time" if len(causes) > 1 else ""
     again = f"it was started again {counted(len(causes), 'time')}"
-    yield f"{again}, {same} because it {last}" if same else f"{again}: {last}"
+    of_it = last.startswith(("exited ", "was ", "ended "))  # what a rule has found is a sentence of its own
+    yield f"{again}, {same} because it {last}" if same and of_it else f"{again}{', ' * bool(same)}{same}: {last}"

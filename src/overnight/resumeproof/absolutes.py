@@ -16,6 +16,7 @@ import msgspec
 from overnight.errors import UsageError
 from overnight.resumeproof.fence import inside
 from overnight.savenames import PLACE, looks_like_save
+from overnight.scripts import is_script, named
 
 WORKDIR = "{workdir}"
 LARGEST_TEXT = 1 << 20
@@ -173,27 +174,7 @@ def for_output(words: Sequence[str], matches: Callable[[str], bool]) -> bool | N
 
 def texts(words: Sequence[str], cwd: str) -> list[str]:
     """Return the scripts and configurations that a command names: files of text, and the module behind ``-m``."""
-    found = []
-    words = [part for word in words for part in word.split()]  # what is given to `sh -c` too
-    for number, word in enumerate(words):
-        value = word.partition("=")[2] if "=" in word else word
-        places = [value]
-        if number and words[number - 1] == "-m":
-            stem = word.replace(".", "/")
-            places = [f"{stem}.py", f"{stem}/__main__.py"]
-        for place in places:
-            path = os.path.join(cwd, place)
-            if os.path.isfile(path) and not _system(path) and (path.endswith(CONFIGS) or _is_script(path)):
-                found.append(path)
-    return found
-
-
-def _is_script(path: str) -> bool:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(2) == b"#!"
-    except OSError:
-        return False
+    return [path for path in named(words, cwd) if not _system(path) and (path.endswith(CONFIGS) or is_script(path))]
 
 
 def written_by(path: str, ground: Ground) -> list[str]:

@@ -218,7 +218,8 @@ def _by_states(seen: Evidence, states: Sequence[StateComparison], notes: list[st
             notes = [*notes, f"Saved states of step {wrong[0].step} differ, as the unbroken runs' values do"]
         elif states:
             total = sum(one.compared for one in states)
-            notes = [*notes, f"{len(states)} saved states are equal bit by bit: {total} tensors and values"]
+            many = "one saved state is" if len(states) == 1 else f"{len(states)} saved states are"
+            notes = [*notes, f"{many} equal bit by bit: {total} tensors and values"]
         return _judgement(seen.comparison, notes, text=wording.equality(seen.comparison))
     parts = [f"{row.part} ({row.count} of {row.of}: {', '.join(row.names[:3])})" for row in wrong[0].differences]
     lead = f"Everything printed is equal, but the states saved at step {wrong[0].step} differ in {', '.join(parts)}"

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from overnight.errors import OvernightError
 from overnight.events import jsonable
 from overnight.folder import RunFolder, write_atomic
-from overnight.resumeproof.trial import write_series
+from overnight.resumeproof.printed import write_series
 from overnight.resumeproof.words import Cause, How, StateComparison
 
 FORMAT = 1
@@ -98,20 +101,21 @@ def document(proof: Proof) -> dict[str, Any]:
     return found
 
 
-def keep(proof: Proof, text: str, *, made: Iterable[str]) -> list[str]:
-    """Write proof.json, proof.txt and the series of the runs ``made``; return what could not be written, in sentences.
+def keep(proof: Proof, text: str) -> list[str]:
+    """Write proof.json, proof.txt and the series of every run that was made, also of one that was broken off.
 
-    What was found is told all the same, so nothing is raised for a full disk.
+    Returned is what could not be written, in sentences. What was found is told all the same, so nothing is raised for
+    a full disk.
     """
     if proof.evidence is None:
         return []
     folder, failed = Path(proof.evidence), []
-    for name in made:
+    for name in _made(folder / "runs"):
         with contextlib.suppress(OSError):
             (folder / "series").mkdir(parents=True, exist_ok=True)
         try:
             write_series(RunFolder(folder / "runs" / name), folder / "series" / f"{name}.csv")
-        except (OSError, ValueError) as error:
+        except (OvernightError, sqlite3.Error, OSError, ValueError) as error:
             failed.append(f"the series of {name} could not be written: {error}")
     data = json.dumps(document(proof), allow_nan=False, indent=1).encode() + b"\n"
     for name, content in (("proof.json", data), ("proof.txt", text.encode("utf-8", "backslashreplace") + b"\n")):
@@ -120,3 +124,11 @@ def keep(proof: Proof, text: str, *, made: Iterable[str]) -> list[str]:
         except OSError as error:
             failed.append(f"{folder / name} could not be written: {error.strerror}")
     return failed
+
+
+def _made(runs: Path) -> list[str]:
+    """Return the names of the runs in a folder."""
+    try:
+        return sorted(name for name in os.listdir(runs) if (runs / name).is_dir())
+    except OSError:
+        return []

@@ -5,13 +5,14 @@ What is common to all of them; which run follows which, and what is compared, is
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from overnight.errors import UsageError
+from overnight.errors import OvernightError, UsageError
 from overnight.resumeproof import searching
 from overnight.resumeproof.breaks import Breaks
 from overnight.resumeproof.evidence import Part
@@ -73,17 +74,22 @@ class Parts:
     def part(
         self, name: str, place: Place, *, goal: int, stop_at: int, words: Sequence[str] = (), **environ: str
     ) -> Iterator[Trial]:
-        """Start a part, and see to its end whatever happens."""
+        """Start a part, and see to its end whatever happens; one that is broken off is told, too."""
         environ[STOP_AT] = str(stop_at)
         trial = Trial(
             name, self.workplace, place, self.question.asked,
             tell=self.tell, breaks=self.breaks, words=words, environ=environ, goal=goal,
         )  # fmt: skip
+        whole = False
         try:
             trial.start()
             yield trial
+            whole = True
         finally:
             trial.close()
+            if not whole:
+                with suppress(OvernightError, sqlite3.Error, OSError):  # it may not even have been placed
+                    self.note_part(trial.broken_off())
 
     def to_the_end(self, trial: Trial) -> None:
         """Let a part run until it has made step ``until``: the library stops there by itself, others are ended."""

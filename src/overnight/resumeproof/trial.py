@@ -12,35 +12,37 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from overnight import client, launch, processes, targets
-from overnight.errors import OvernightError, WaitTimeoutError
-from overnight.exporting import export, to_file
-from overnight.folder import RunFolder, read_journal
-from overnight.history.table import NUMBERS
-from overnight.history.views import Views
+from overnight.errors import OvernightError
+from overnight.folder import RunFolder
 from overnight.options import RULES
+from overnight.patience import Patience
 from overnight.places import find_executable
+from overnight.resumeproof import endings
 from overnight.resumeproof.breaks import Breaks
 from overnight.resumeproof.following import Follower
-from overnight.resumeproof.words import Course, Series
+from overnight.resumeproof.printed import last_lines, saves_of, series_of
+from overnight.resumeproof.words import Course
 from overnight.resumeproof.workcopy import Place, Workplace
 from overnight.spec import HOUR_S, RunSpec, StopSignal
 
-POLL_S = 0.003
+POLL_S, SETTLE_S = 0.003, 0.03
 LOOK_S = 0.1
-LAST_LINES = 200
-LAST_BYTES = 64 * 1024
 ENDED_WITHIN_S = 60.0
-LEFT_WITHIN_S = 10.0
+VERIFIED_WITHIN_S, LEFT_WITHIN_S = 90.0, 10.0
+"""How long the supervisor of an ended run may look at its last saves; and how long it has where nobody waits."""
 
 STOP_AT, CHECKPOINT, SKIP_STEPS = "OVERNIGHT_STOP_AT", "OVERNIGHT_CHECKPOINT", "OVERNIGHT_SKIP_STEPS"
 OWN = (STOP_AT, CHECKPOINT, SKIP_STEPS)
+
+KILLED = endings.Ending(
+    state="stopped", cause_text="killed: it had not ended in time", exit_code=None, signal="SIGKILL", seconds=None
+)
+"""How a part has ended that nothing but SIGKILL for all of its keepers could end, so that nobody wrote it down."""
 
 
 class PartError(OvernightError):
@@ -139,7 +141,7 @@ class Trial:
         self.how = "ended by itself"
         self._deadline = time.monotonic() + asked.timeout_s
         self._told_at = 0.0
-        self._placed = self._over = False
+        self._placed = self._over = self._late = False
 
     def start(self) -> None:
         """Place the run. UsageError or LaunchError if that cannot be done."""
@@ -167,12 +169,17 @@ class Trial:
             time.sleep(POLL_S)
 
     def end(self) -> None:
-        """Wait until the run has ended and nobody keeps it any more."""
+        """Wait until the run has ended and nobody keeps it any more; one that was late already is ended for good."""
         while not (self.files.exit_json.exists() or self._never_began()):
             self._show(self.follower.look(time.time()))
+            if self._late and time.monotonic() >= self._deadline:
+                launch.revoke(self.folder)
+                self._over = True
+                break
             self._mind_time()
             time.sleep(POLL_S)
-        self._settle(ENDED_WITHIN_S + self.asked.grace_s)
+        if not self._over:
+            self._settle(ENDED_WITHIN_S + self.asked.grace_s, VERIFIED_WITHIN_S)
         self._show(self.follower.look(time.time()))
 
     def _never_began(self) -> bool:
@@ -180,22 +187,29 @@ class Trial:
             return False
         return client.status(self.folder)["state"] in client.ENDED
 
-    def _settle(self, within_s: float) -> None:
-        with contextlib.suppress(WaitTimeoutError):
-            client.wait(self.folder, within_s, on_stale=lambda: launch.adopt(self.folder))
-        until = time.monotonic() + LEFT_WITHIN_S
-        while time.monotonic() < until:
-            one = client.status(self.folder)
-            if not one["supervisor"]["alive"] and not one["shim"]["alive"]:
-                self._over = one["state"] in client.ENDED
+    def _settle(self, within_s: float, left_within_s: float) -> None:
+        """Wait until the end is written down, and then until nobody keeps the run: each for so long at most."""
+        patience, until = Patience(lambda: launch.adopt(self.folder)), time.monotonic() + within_s
+        one = client.status(self.folder)
+        while not endings.known(self.folder, one):
+            if time.monotonic() >= until:
                 return
-            time.sleep(POLL_S)
+            patience.done(one)
+            time.sleep(SETTLE_S)
+            one = client.status(self.folder)
+        until = time.monotonic() + left_within_s
+        while one["supervisor"]["alive"] or one["shim"]["alive"]:
+            if time.monotonic() >= until:
+                return
+            time.sleep(SETTLE_S)
+            one = client.status(self.folder)
+        self._over = True
 
     def _mind_time(self) -> None:
-        if time.monotonic() < self._deadline:
+        if self._late or time.monotonic() < self._deadline:
             return
         step, limit = self.follower.step, f"--timeout {self.asked.timeout_s:g}s"
-        self._deadline = inf  # what follows is its end, which has a time of its own
+        self._late, self._deadline = True, time.monotonic() + self.asked.grace_s + ENDED_WITHIN_S  # for its end
         if step is None:
             raise LateError(f"{self.name} had printed no step that could be read when {limit} was over")
         raise LateError(f"{self.name} had come to step {step} only when {limit} was over; give it more time")
@@ -240,36 +254,41 @@ class Trial:
     def _end_all(self) -> None:
         if not self._placed or self._over or not self.folder.path.is_dir():
             return
-        if client.status(self.folder)["state"] not in client.ENDED:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OvernightError, OSError):  # damaged, or a full disk: it is ended all the same
+            if not endings.known(self.folder, client.status(self.folder)):
                 client.request_stop(self.folder, now=True)
-            self._settle(LEFT_WITHIN_S)
+            self._settle(LEFT_WITHIN_S, LEFT_WITHIN_S)
         if not self._over:
             launch.revoke(self.folder)
 
     # -- what it was -------------------------------------------------------------------------------------------------
 
     def ran(self) -> Ran:
-        """Return what the part was, once it has ended."""
-        one = client.status(self.folder)
+        """Return what the part was, once it has ended. PartError if nobody has written all of that down."""
+        by_itself = self.asked_at is None
+        how = endings.ending_of(self.folder, asked=not by_itself) or KILLED
         series = series_of(self.folder)
         steps = list(series)
-        by_itself = self.asked_at is None
         last = max(steps, default=None)
-        ended = one["cause_text"] or "exited 0"
+        if by_itself and (self.follower.step or 0) > (last or 0) and endings.told(self.folder) is None:
+            raise PartError(
+                f"{self.name} has ended, but its supervisor has not stored what it printed last; "
+                f"{self.folder.supervisor_log} may say why"
+            )
+        ended = how.cause_text or "exited 0"
         if not by_itself:
             ended = f"{self.how} at step {last}" if last is not None else f"{self.how} before its first step"
-        elif one["state"] == "finished":
+        elif how.state == "finished":
             asked = self.follower.library and str(last) == self.stop_at
             ended = f"stopped at step {last}, as asked" if asked else f"ended by itself at step {last}"
         self.tell(Told(name=self.name, step=last, goal=self.goal, over=ended))
         return Ran(
             name=self.name,
-            state=one["state"],
-            cause_text=one["cause_text"],
-            exit_code=one["exit_code"],
-            signal=one["signal"],
-            seconds=round(float(one["elapsed_s"] or one["active_s"] or 0.0), 3),
+            state=how.state,
+            cause_text=how.cause_text,
+            exit_code=how.exit_code,
+            signal=how.signal,
+            seconds=round(time.time() - self.began if how.seconds is None else float(how.seconds), 3),
             course=Course(series=series, first_step=min(steps, default=None), last_step=last, ended=ended),
             began=self.began,
             asked_at=self.asked_at,
@@ -282,8 +301,14 @@ class Trial:
             lines=tuple(last_lines(Path(self.spec.log))),
         )
 
+    def broken_off(self) -> Ran:
+        """Return what the part was when the proof broke off: after ``close``. OvernightError if nothing tells."""
+        if self.asked_at is None:
+            self._asking("broken off")
+        return self.ran()
 
-# -- what a part is made of, and what it left ------------------------------------------------------------------------
+
+# -- what a part is made of --------------------------------------------------------------------------------------------
 
 
 def log_of(asked: Asked, name: str) -> str:
@@ -315,64 +340,6 @@ def spec_of(name: str, place: Place, asked: Asked, command: Sequence[str], envir
         max_hours=2.0 * (asked.timeout_s + asked.grace_s) / HOUR_S,  # should nobody be left who minds --timeout
         report="never",
     )
-
-
-def series_of(folder: RunFolder) -> Series:
-    """Return every number of every step that a run has printed, as ``history`` has stored it.
-
-    What an evaluation printed without a step belongs to the last step before it.
-    """
-    if not folder.metrics_db.exists():
-        return {}
-    found: dict[int, dict[str, float]] = {}
-    last: int | None = None
-    with Views(folder.metrics_db) as views:
-        for row in export(views, ("train", "eval"), every=False).rows:
-            if row["kind"] == "train":
-                step = last = _step(row)
-                front = ""
-            else:
-                step, front = row["step"] if row["step"] is not None else last, "eval/"
-            if step is None:
-                continue
-            values = {one: row[one] for one in NUMBERS if row[one] is not None}
-            values |= {key: value for key, value in (row["extra"] or {}).items() if key not in values}
-            known = found.setdefault(int(step), {})
-            known.update(
-                {front + key: float(value) for key, value in values.items() if isinstance(value, (int, float))}
-            )
-    return dict(sorted(found.items()))
-
-
-def _step(row: Mapping[str, Any]) -> int | None:
-    """Return the step of a record: where a program counts anew in each epoch, that of the whole run."""
-    if row["step"] is None:
-        return None
-    return round(row["x"]) if isinstance(row["x"], float) and row["x"] == row["x"] else int(row["step"])
-
-
-def write_series(folder: RunFolder, path: Path) -> None:
-    """Write the records of a run as CSV; nothing where none was stored."""
-    if folder.metrics_db.exists():
-        with Views(folder.metrics_db) as views:
-            to_file(export(views, ("train", "eval"), every=False), path, "csv")
-
-
-def saves_of(folder: RunFolder) -> tuple[str, ...]:
-    """Return the paths of the saves that a run's supervisor has seen, oldest first."""
-    facts = (one for one in read_journal(folder.journal) if one["fact"] == "saved")
-    return tuple(one["path"] for one in facts if isinstance(one.get("path"), str))
-
-
-def last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log, as they are."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - LAST_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
 
 
 def forget(asked: Asked, name: str) -> None:

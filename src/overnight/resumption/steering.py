@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import os
-import stat
+import ast
+import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 
 from overnight.resumption.point import PLACE
+from overnight.scripts import reached, uncommented
 from overnight.spec import RunSpec
 
-SCRIPT_BYTES = 1 << 20
-NAMES = (b"OVERNIGHT_CHECKPOINT", b"overnight.checkpoint", b"from overnight import")
-"""The variable, and the library, which reads it."""
+VARIABLE, LIBRARY = "OVERNIGHT_CHECKPOINT", "overnight"
+IMPORTS = ("overnight.checkpoint", "from overnight import")
+"""The library reads the variable."""
 
 
 def steered(spec: RunSpec) -> bool:
-    """Say whether the words of --resume-args, the command or a script that it names take the save to go on from."""
-    if any(PLACE in word for word in spec.resume_args):
+    """Say whether the words of --resume-args, the command, or a script that it leads to take the save to go on from."""
+    if any(PLACE in word for word in spec.resume_args) or any(VARIABLE in word for word in spec.argv):
         return True
-    return any(name in text for text in _texts(spec) for name in NAMES)
+    return any(_takes(path, data.decode("utf-8", "replace")) for path, data in reached(spec.argv, spec.cwd))
 
 
-def _texts(spec: RunSpec) -> Iterator[bytes]:
-    """Yield the words of the command, and the beginnings of the files that they name."""
-    for word in spec.argv:
-        yield os.fsencode(word)
-        path = Path(spec.cwd, word)
-        try:
-            if stat.S_ISREG(path.stat().st_mode):
-                with path.open("rb") as stream:
-                    yield stream.read(SCRIPT_BYTES)
-        except (OSError, ValueError):
-            continue
+def _takes(path: str, text: str) -> bool:
+    """Say whether a text names the variable or the library other than in a comment, or in a string that is only told.
+
+    What is no Python of this version is looked at line by line.
+    """
+    if not any(name in text for name in (VARIABLE, *IMPORTS)):
+        return False
+    if path.endswith(".py") or text.startswith("#!"):
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a script's odd escapes
+            return any(_names(ast.parse(text)))
+    return any(name in line for line in uncommented(text) for name in (VARIABLE, *IMPORTS))
+
+
+def _names(tree: ast.Module) -> Iterator[bool]:
+    """Yield, for each node of a program that may name the variable or the library, whether it does."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield any(f"{alias.name}.".startswith(f"{LIBRARY}.checkpoint.") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [alias.name for alias in node.names] if node.module == LIBRARY else []
+            yield "checkpoint" in names or f"{node.module}.".startswith(f"{LIBRARY}.checkpoint.")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield VARIABLE in node.value
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            yield VARIABLE in (node.id if isinstance(node, ast.Name) else node.attr)
