@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -37,6 +39,9 @@ from overnight.states import Stranded, Waited
 SOON_S = 120.0
 LOOK_S = 0.05
 DIGITS = re.compile(r"\d+")
+SKEW_S, SAME_S = 60.0, 0.02
+"""So far a file server's clock may be behind ours; and so close together lie the end of a save and the time on it."""
+MOST_PARTS = 200
 UNLOADED = frozenset({"crash", "load_failure"})
 """Ends before the first step that a save may be the cause of; a lack of memory or a full disk is none of its faults."""
 
@@ -66,9 +71,19 @@ class Comeback:
         """Take in that a save was seen (``path``), which was over ``ago_s`` ago, or how long the log was silent."""
         monitor = self.monitor
         at = time.time() - ago_s
+        if path is not None and self._came_back(path):
+            return
         self.facts.saved(seconds=seconds, path=path, step=step, at=at, attempt=monitor.attempt, segment=monitor.segment)
         if path is not None:
             self.vetting.saw(path)
+
+    def _came_back(self, path: str) -> bool:
+        """Say whether what appears to be saved now is an older file that was moved away, restored or mounted again."""
+        written = written_at(path)
+        if written is None:
+            return False
+        known, began = self.facts.book.of(path), min(self.facts.starts.values(), default=0.0)
+        return written < began - SKEW_S or (known is not None and written <= known.at + SAME_S)
 
     def judged(self, verdict: Verdict) -> None:
         """Take in a verdict: from a segment's first serious one on its saves may be poisoned."""
@@ -277,3 +292,16 @@ class Comeback:
             seen=bool(book.saves),
             missing=missing,
         )
+
+
+def written_at(path: str) -> float | None:
+    """Return when the newest file of a checkpoint was written, in seconds since the epoch; None if nobody can say."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            return found.st_mtime
+        with os.scandir(path) as inside:
+            times = [one.stat().st_mtime for one in islice(inside, MOST_PARTS) if one.is_file()]
+    except OSError:
+        return None
+    return max(times, default=None)

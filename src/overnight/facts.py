@@ -65,7 +65,9 @@ class Facts:
         self.user_asked = False
         self.lost = 0
         for fact in read_journal(folder.journal):
-            with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand: that fact is passed over
+            with contextlib.suppress(
+                KeyError, TypeError, ValueError, OverflowError
+            ):  # edited by hand: that fact is passed over
                 if fact["fact"] == "mark":
                     self.marks.append((int(fact["source"]), int(fact["offset"]), float(fact["epoch"])))
                 else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -106,6 +107,8 @@ class Stopping:
 
     def begin(self, order: StopOrder) -> None:
         """Write the order down, freeze the shells on the path, send the first signal."""
+        if order.by == "rule":  # a rule's finding has the time of its line's mark, which may be some seconds old
+            order = msgspec.structs.replace(order, at=time.time())
         self.order = order
         if processes.is_alive(self.command):  # or its pid may be a stranger's by now, with a tree of its own
             found = targets.find_targets(self.command.pid)
@@ -180,7 +183,8 @@ class Stopping:
 
     def reorder(self, order: StopOrder) -> None:
         """Change what is asked of the script while the ladder goes on."""
-        self.order = order
+        at = order.at if self.order is None else self.order.at
+        self.order = msgspec.structs.replace(order, at=at)
         self._write()
 
     def urge(self, *, at_once: bool) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,19 @@ def test_marks_and_budgets_outlive_the_supervisor(start: Start) -> None:
     assert run.status["restarts_used"] == 2
     assert len(run.facts("load_failure")) == 1
     assert len({(one["attempt"]) for one in run.facts("overlap")}) == len(run.facts("overlap"))
+
+
+def test_saves_that_are_moved_away_and_back_are_no_new_ones(runs: Runs, start: Start) -> None:
+    words = saving("--steps", 70, "--save-every", 20, "--crash-at", 58, "--faults-in", 1, dt=0.05)
+    run = start("moved", *words, flags=flags(), log="step: 45,")
+    (runs.work / "ckpt").rename(runs.work / "away")
+    time.sleep(0.25)
+    (runs.work / "away").rename(runs.work / "ckpt")
+    assert run.wait() == 0
+    told = [(Path(one["path"]).name, one["step"]) for one in run.facts("saved") if one["path"]]
+    assert len(told) == len(set(told)), told
+    (resume,) = run.facts("resume")
+    assert resume["step"] == 40, resume
 
 
 def test_a_save_that_does_not_fit_is_told_beforehand(start: Start) -> None:

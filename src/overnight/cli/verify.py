@@ -106,7 +106,7 @@ class _Verb:
 
         home, here = client.find_home(), os.getcwd()
         utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        wanted = os.path.abspath(self.args.evidence or os.path.join(home, "proofs", f"resume-{utc}"))
+        wanted = os.path.abspath(self.args.evidence or _unused(os.path.join(home, "proofs", f"resume-{utc}")))
         try:
             steps_of(self.args.stop_at, self.args.until)
             question = self._question(home, wanted)
@@ -343,3 +343,11 @@ def _time(text: str) -> float:
         return duration_s(text)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{quoted(text)} is no time; give one such as 10m or 2h") from None
+
+
+def _unused(path: str) -> str:
+    """Return the path, with a number behind it if another proof of the same second has it."""
+    found, number = path, 2
+    while os.path.lexists(found):
+        found, number = f"{path}-{number}", number + 1
+    return found

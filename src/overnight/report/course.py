@@ -55,7 +55,7 @@ class Course:
         self._told: dict[tuple[Any, ...], Entry] = {}  # by what makes a verdict the same one: told again, it is whole
         self._askers: dict[str, str] = {}
         for fact in facts:
-            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # edited by hand
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):  # edited
                 self._take(str(fact["fact"]), fact)
 
     def judge(self, verdict: Fact) -> None:
