@@ -284,12 +284,9 @@ class Comeback:
         good = [one for one in book.saves if one.valid is True and one.problem != GONE]
         folders = {os.path.dirname(one.path) for one in good}
         missing = min((one for one in folders if not os.path.isdir(one)), default=None)
-        last = max(facts.starts, default=0)
         return Circumstances(
             back=facts.rolling_back(),
             steered=steered(self.spec),
-            sick=any(attempt == last for attempt, _ in book.sick),
-            seen=bool(book.saves),
             missing=missing,
         )
 

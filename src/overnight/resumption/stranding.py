@@ -21,14 +21,12 @@ STEER = f"give --resume-args with {PLACE}, or let the script read OVERNIGHT_CHEC
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What counts beside the choice. ``back``: the rollback that is due, as its fact has it.
 
-    ``steered``: the command goes on from what it is given. ``sick``: the attempt before ended in trouble. ``seen``: the
-    run was seen to save. ``missing``: a folder in which good saves lay, and which is not there now.
+    ``steered``: the command goes on from what it is given. ``missing``: a folder in which good saves lay, and which is
+    not there now.
     """
 
     back: Mapping[str, Any] | None = None
     steered: bool = False
-    sick: bool = False
-    seen: bool = False
     missing: str | None = None
 
 
@@ -53,9 +51,4 @@ def _without(choice: Choice, now: Circumstances) -> str | None:
         return f"there is no healthy save{where} to roll back to"
     if any(one.kind not in HARMLESS for one in passed):
         return f"no save is left to go on from ({passed[0].why})"
-    if now.sick and not now.seen and not now.steered:
-        return (
-            "it was in trouble and nobody saw it save, so what its command would go on from may be poisoned: "
-            f"name the folder with --checkpoints and {STEER}"
-        )
     return None
