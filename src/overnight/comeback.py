@@ -62,8 +62,6 @@ class Comeback:
         self.step_s: float | None = None  # of an attempt that made some steps
         self.noticed: list[Verdict] = []
         self.aftermath: Aftermath | None = None
-        for save in reversed(facts.book.unchecked()):
-            self.vetting.saw(save.path)
 
     # -- while an attempt goes on --------------------------------------------------------------------------------------
 
@@ -258,12 +256,10 @@ class Comeback:
             )
 
     def _tell(self, number: int, choice: Choice, used_s: float) -> None:
-        before = self.facts.attempt_ends.get(number - 1) or {}
         back = self.facts.rolling_back()
-        # An attempt that made no step stood where it was begun.
-        done = before.get("last_step") if before.get("last_step") is not None else (
-            self.facts.resumes.get(number - 1) or {}
-        ).get("step")  # fmt: skip
+        done = (self.facts.attempt_ends.get(number - 1) or {}).get("last_step")
+        if done is None:  # an attempt that made no step stood where it was begun
+            done = (self.facts.resumes.get(number - 1) or {}).get("step")
         gone = lost(self.spec, done, choice, step_s=self.step_s, used_s=used_s)
         details: dict[str, Any] = {
             "attempt": number,

@@ -65,9 +65,8 @@ class Facts:
         self.user_asked = False
         self.lost = 0
         for fact in read_journal(folder.journal):
-            with contextlib.suppress(
-                KeyError, TypeError, ValueError, OverflowError
-            ):  # edited by hand: that fact is passed over
+            # One that was edited by hand is passed over.
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
                 if fact["fact"] == "mark":
                     self.marks.append((int(fact["source"]), int(fact["offset"]), float(fact["epoch"])))
                 else:
