@@ -6,32 +6,19 @@ two different steps. What has a form that nobody here knows is not bad.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from overnight.inspector import naming
 from overnight.inspector.joining import NO_CHECKPOINT, ONLY_OPTIMIZER
 from overnight.resumption.known import GONE, UNKNOWN_FORM
 
+if TYPE_CHECKING:
+    from overnight.inspector.side import Checked
+
 CHANGED = "it was written to while it was looked at"
 NO_SUMS = "its form holds nothing to check it by"
-
-
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process that reads content has found in one path: the fields of ``inspector.side.Checked``."""
-
-    path: str
-    complete: bool | None
-    intact: bool | None
-    finite: bool | None
-    problem: str | None
-    notes: tuple[str, ...]
-    whole: bool
-    seconds: float
-    there: bool
-    changed: bool
-    maker: str
-    healthy: bool | None
-    size_bytes: int | None
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +31,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
 
 
-def judge(look: Look, fellow: str | None = None) -> Judged:
+def judge(look: Checked, fellow: str | None = None) -> Judged:
     """Say what a look means; ``fellow`` is the name of a good save of the same series whose form is known."""
     if not look.there:
         return Judged(valid=None, problem=GONE)
@@ -60,7 +47,7 @@ def judge(look: Look, fellow: str | None = None) -> Judged:
     return Judged(valid=look.problem is None, finite=look.finite, problem=look.problem, maker=look.maker)
 
 
-def _unknown(look: Look, fellow: str | None) -> Judged:
+def _unknown(look: Checked, fellow: str | None) -> Judged:
     name = look.path.rpartition("/")[2]
     if look.complete is False and (not look.size_bytes or name.endswith(naming.FILES)):
         return Judged(valid=False, problem=look.problem)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
 from overnight.inspector import side
 from overnight.inspector.findings import Budget
-from overnight.resumption.judging import Judged, Look, judge
+from overnight.resumption.judging import Judged, judge
 
 
 def main() -> int:
@@ -37,7 +36,7 @@ def main() -> int:
 def look(path: str, fellow: str | None = None) -> tuple[Judged, float]:
     """Return what the whole content of a path says, and the seconds of a processor that it took."""
     checked = side.checked(path, Budget())
-    return judge(msgspec.convert(asdict(checked), Look), fellow), checked.seconds
+    return judge(checked, fellow), checked.seconds
 
 
 if __name__ == "__main__":
