@@ -181,9 +181,13 @@ def test_after_both_parents_died_the_marker_finds_the_rest(tree: Tree) -> None:
 
 def test_what_cannot_be_removed_is_reported_in_time(tree: Tree) -> None:
     # A fountain: the root itself, which is spared, makes a new child whenever one dies.
-    root = tree.start([sys.executable, "-S", "-c", FOUNTAIN])
-    tree.pids(1)
-    cleared = kill_all([root], limit_s=0.2)
+    roots = [tree.start([sys.executable, "-S", "-c", FOUNTAIN]) for _ in range(3)]
+    tree.pids(3)
+    # Where the machine is so busy that no root gets its turn between two looks, there is rightly nothing left to see.
+    for _ in range(100):
+        cleared = kill_all(roots, limit_s=0.2)
+        if cleared.left:
+            break
     assert cleared.left
     assert cleared.removed
     assert 0.2 <= cleared.took_s < 5
