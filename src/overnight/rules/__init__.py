@@ -11,12 +11,14 @@ sees a record before the rules do, so that the first record of a segment is judg
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from overnight.batches import Batch
 from overnight.events import Record, RuleAction, Severity, Verdict
+from overnight.sensors import Sensed
 
 Memory = dict[str, Any]
 
@@ -144,6 +146,17 @@ class TimeRule(Rule, Protocol):
 
         With its memory a rule that has told all it had to tell says "never", so that nobody wakes for it again.
         """
+
+
+@runtime_checkable
+class SensorRule(Rule, Protocol):
+    """Judges what sensors tell; asked once for each sample. Its memory lives as long as the run.
+
+    Each finding of an attempt has a ``part`` of its own (0, 1, ...): with the rule's name that is its key.
+    """
+
+    def on_sample(self, sensed: Sensed, memory: Memory, /) -> Sequence[Verdict]:
+        """Return what was found in this sample; ``memory`` is changed in place."""
 
 
 def lead_of(save_s: float, step_s: float | None) -> float:
