@@ -39,4 +39,4 @@ def test_unknown_parameters_make_six_n_unknown() -> None:
 
 
 def test_conventions_have_names() -> None:
-    assert (SIX_N, SIX_N_ATTENTION) == ("6N", "6N + 12*L*T*d")
+    assert (SIX_N, SIX_N_ATTENTION) == ("6N", "6N + 12*L*H*h*T")
