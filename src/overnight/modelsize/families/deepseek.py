@@ -59,7 +59,7 @@ _RANKS = {
 _V3 = Recipe(
     defaults=sizes(129280, 7168, 18432, 61, 128, None, 4096, **_RANKS, n_routed_experts=256, num_experts_per_tok=8)
     | {"n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3},
-    names={"n_routed_experts": ("n_routed_experts", "num_local_experts")},
+    names={"n_routed_experts": ("n_routed_experts", "num_local_experts"), "mlp_layer_types": ()},
     forwards=after_dense_layers,
     build=_build,
     notes=(_BUFFER_NOTE,),
@@ -72,6 +72,19 @@ FAMILIES: Mapping[str, Recipe] = {
         defaults=sizes(102400, 4096, 11008, 32, 32, None, 2048, **_RANKS, n_routed_experts=64)
         | {"n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0},
         forwards=lambda fields, shape: after_dense_layers(fields, shape, bias=fields.flag("mlp_bias")),
+        build=_build,
+    ),
+    "glm4_moe_lite": Recipe(
+        defaults=sizes(154880, 2048, 10240, 47, 20, None, 202752, n_routed_experts=64, num_experts_per_tok=4)
+        | {**_RANKS, "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256}
+        | {"n_shared_experts": 1, "moe_intermediate_size": 1536, "first_k_dense_replace": 1},
+        names={"n_routed_experts": ("n_routed_experts", "num_local_experts"), "first_k_dense_replace": ()},
+        forwards=after_dense_layers,
+        build=_build,
+        notes=(_BUFFER_NOTE,),
+    ),
+    "youtu": Recipe(
+        defaults=sizes(128256, 2048, 6144, 32, 16, None, 131072, **_RANKS) | {"tie_word_embeddings": True},
         build=_build,
     ),
     "minicpm3": Recipe(

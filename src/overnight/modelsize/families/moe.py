@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from overnight.modelsize.families import windows
 from overnight.modelsize.families.decoder import Forward, Recipe, Shape, sizes
-from overnight.modelsize.fields import ConfigError, Fields
+from overnight.modelsize.fields import ConfigError, Fields, shown
 from overnight.modelsize.tally import NOTHING, Weights, gated, linear
 
 
@@ -74,18 +74,30 @@ def _granite(fields: Fields, shape: Shape) -> Sequence[Forward]:
 
 
 def after_dense_layers(fields: Fields, shape: Shape, *, bias: bool = False) -> Sequence[Forward]:
-    """The first ``first_k_dense_replace`` layers are dense, the others have routed and shared experts."""
-    dense = Forward(weights=gated(shape.width, fields.size("intermediate_size"), bias=bias))
-    if not fields.maybe("n_routed_experts", least=0):
-        return [dense] * shape.layers
+    """The first ``first_k_dense_replace`` layers are dense, the others have routed and shared experts.
+
+    ``mlp_layer_types`` says it layer by layer in the families that have it.
+    """
+    experts = fields.maybe("n_routed_experts", least=0) or 0
     if (fields.maybe("moe_layer_freq") or 1) != 1:
         raise ConfigError(f"{fields.family}: a moe_layer_freq other than 1 is not counted; give --params")
-    inner = fields.size("moe_intermediate_size")
-    together = (fields.maybe("n_shared_experts", least=0) or 0) * inner
-    shared = gated(shape.width, together, bias=bias) if together else NOTHING
-    sparse = routed(fields, shape.width, gated(shape.width, inner), many="n_routed_experts", shared=shared)
-    first = fields.maybe("first_k_dense_replace", least=0) or 0
-    return [dense if index < first else sparse for index in range(shape.layers)]
+    first = (fields.maybe("first_k_dense_replace", least=0) or 0) if experts else shape.layers
+    kinds = fields.per_layer("mlp_layer_types", shape.layers) or [
+        "dense" if index < first else "sparse" for index in range(shape.layers)
+    ]
+    strange = [kind for kind in kinds if kind not in ("dense", "sparse")]
+    if strange:
+        raise ConfigError(f"{fields.family}: mlp_layer_types names {shown(strange[0])}, which is not known")
+    made: dict[str, Forward] = {}
+    if "dense" in kinds:
+        made["dense"] = Forward(weights=gated(shape.width, fields.size("intermediate_size"), bias=bias))
+    if "sparse" in kinds:
+        inner = fields.size("moe_intermediate_size")
+        together = (fields.maybe("n_shared_experts", least=0) or 0) * inner
+        shared = gated(shape.width, together, bias=bias) if together else NOTHING
+        expert = gated(shape.width, inner)
+        made["sparse"] = routed(fields, shape.width, expert, many="n_routed_experts", shared=shared)
+    return [made[kind] for kind in kinds]
 
 
 def _gpt_oss(fields: Fields, shape: Shape) -> Sequence[Forward]:
@@ -143,6 +155,7 @@ def _hunyuan(fields: Fields, shape: Shape) -> Sequence[Forward]:
 
 _EXPERTS = {"num_local_experts": ("num_local_experts", "num_experts")}
 _OLMOE = {"num_experts": ("num_experts", "num_local_experts")}
+_ROUTED = {"n_routed_experts": ("n_routed_experts", "num_local_experts"), "mlp_layer_types": ()}
 _CHUNK_NOTE = "attention in chunks is taken for a window of the same size, which sees a little more"
 
 FAMILIES: Mapping[str, Recipe] = {
@@ -222,7 +235,7 @@ FAMILIES: Mapping[str, Recipe] = {
     "glm4_moe": Recipe(
         defaults=sizes(151552, 4096, 10944, 46, 96, 8, 131072, n_routed_experts=128, num_experts_per_tok=8)
         | {"n_shared_experts": 1, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
-        names={"n_routed_experts": ("n_routed_experts", "num_local_experts")},
+        names=_ROUTED,
         qkv_bias="attention_bias",
         qk_norm="use_qk_norm",
         forwards=after_dense_layers,
@@ -230,6 +243,7 @@ FAMILIES: Mapping[str, Recipe] = {
     "dots1": Recipe(
         defaults=sizes(152064, 4608, 10944, 62, 32, None, 2048, moe_intermediate_size=1408)
         | {"sliding_window": 4096, "max_window_layers": 62},
+        names=_ROUTED,
         qkv_bias="attention_bias",
         out_bias="attention_bias",
         qk_norm=True,
@@ -240,6 +254,22 @@ FAMILIES: Mapping[str, Recipe] = {
             lambda index: index >= fields.size("max_window_layers", least=0),
             fields.maybe("sliding_window"),
         ),
+    ),
+    "solar_open": Recipe(
+        defaults=sizes(196608, 4096, None, 48, 64, 8, 131072, n_routed_experts=128, num_experts_per_tok=8)
+        | {"head_dim": 128, "n_shared_experts": 1, "moe_intermediate_size": 1280},
+        names={**_ROUTED, "mlp_layer_types": (), "first_k_dense_replace": ()},
+        qkv_bias="attention_bias",
+        forwards=after_dense_layers,
+    ),
+    "exaone_moe": Recipe(
+        defaults=sizes(102400, 4096, 16384, 32, 32, 32, 2048, n_routed_experts=64, num_experts_per_tok=8)
+        | {"n_shared_experts": 1, "moe_intermediate_size": 1024, "first_k_dense_replace": 1}
+        | {"sliding_window": 4096, "sliding_window_pattern": 4},
+        names={"n_routed_experts": ("num_experts",), "n_shared_experts": ("num_shared_experts",)},
+        qk_norm=True,
+        forwards=after_dense_layers,
+        windows=windows.all_but_every(4),
     ),
     "gpt_oss": Recipe(
         defaults=sizes(201088, 2880, 2880, 36, 64, 8, 131072, num_local_experts=128, num_experts_per_tok=4)
