@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from overnight import postmortem, processes
+from overnight.aftermath import Aftermath
 from overnight.attempt import Attempt
 from overnight.causes import Finding
 from overnight.clocks import boot_clock, uptime_s
@@ -23,13 +25,17 @@ from overnight.errors import FolderError
 from overnight.events import Exit, StopOrder
 from overnight.facts import Facts
 from overnight.folder import RunFolder
+from overnight.gpulook import GpuLook
 from overnight.keepers import Keepers
+from overnight.lifecycle import goes_on
 from overnight.monitor import Monitor
 from overnight.orderfile import read_order
 from overnight.ownership import Owned
 from overnight.processes import boot_id
 from overnight.remains import Remains
 from overnight.resumption.point import Point
+from overnight.sensors import GpuSample
+from overnight.sensors.holders import device_files
 from overnight.spec import RunSpec
 from overnight.standing import Standing
 from overnight.states import BackOff, RunState
@@ -41,10 +47,21 @@ UNKEPT_S = 5.0
 
 
 class Attempts:
-    """What is going on with the command. ``current`` is the newest attempt, None before the first."""
+    """What is going on with the command. ``current`` is the newest attempt, None before the first.
+
+    ``devices`` returns the device files of the GPUs: other files stand for them in tests.
+    """
 
     def __init__(
-        self, folder: RunFolder, spec: RunSpec, facts: Facts, *, keepers: Keepers, wake: Wake, standing: Standing
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        facts: Facts,
+        *,
+        keepers: Keepers,
+        wake: Wake,
+        standing: Standing,
+        devices: Callable[[], Sequence[str | Path]] = device_files,
     ) -> None:
         self.folder = folder
         self.spec = spec
@@ -53,7 +70,9 @@ class Attempts:
         self.wake = wake
         self.current = standing.attempt
         self.stopping: Stopping | None = None
-        self.remains: Remains | None = None
+        self.devices = devices
+        self.gpu_look = GpuLook()
+        self.aftermath: Aftermath | None = None
         self.resume_at = standing.resume_at
         self.dumps: list[Dump] = []
 
@@ -192,6 +211,8 @@ class Attempts:
             self.dumps.remove(dump)
             if dump.error is None:
                 self.facts.note(f"where it hung: {dump.innermost()}; all of it is in {dump.path}")
+                if (kernel := dump.kernel()) is not None:
+                    self.facts.note(f"when it hung, {kernel}")
             else:
                 self.facts.note(f"where the training hangs could not be written down: {dump.error}")
         going_on = self.stopping is not None and not self.stopping.turn(log_grew_at)
@@ -199,17 +220,40 @@ class Attempts:
         if going_on or attempt is None or attempt.exit is None or self.resume_at is not None:
             return False
         now = boot_clock()
-        if self.remains is None:
-            self.remains = Remains(
-                keepers=self.keepers,
-                log=self.spec.log,
-                grace_s=self.spec.grace_s,
-                stopped=stopped,
-                killed=self.stopping is not None and self.stopping.killed(),
-                began=now,
-                say=self.facts.say,
-            )
-        return self.remains.turn(now)
+        if self.aftermath is None:
+            self.aftermath = self._aftermath(attempt, attempt.exit, log_grew_at, stopped=stopped, now=now)
+        return self.aftermath.turn(now)
+
+    def _aftermath(
+        self, attempt: Attempt, how: Exit, log_grew_at: float | None, *, stopped: bool, now: float
+    ) -> Aftermath:
+        remains = Remains(
+            keepers=self.keepers,
+            log=self.spec.log,
+            grace_s=self.spec.grace_s,
+            stopped=stopped,
+            killed=self.stopping is not None and self.stopping.killed(),
+            began=now,
+            say=self.facts.say,
+        )
+        order = None if self.stopping is None else self.stopping.order
+        target = attempt.target_of(log_grew_at)
+        failed = how.exit_code != 0 or (target is not None and target.bad)
+        # After a stop that ends the run for good nobody asks what the GPUs say: another one may be on them.
+        bad = goes_on(order) if order is not None else failed and not stopped
+        return Aftermath(
+            self.folder.path,
+            attempt.number,
+            remains=remains,
+            look=self.gpu_look,
+            files=self.devices(),
+            bad=bad and self.spec.sensors == "on",
+            say=self.facts.say,
+        )
+
+    def samples(self) -> Sequence[GpuSample]:
+        """Return what the GPUs said after the current attempt has ended badly; empty where nobody asked."""
+        return () if self.aftermath is None else self.aftermath.samples()
 
     def going_on(self, state: str) -> bool:
         """Say whether nobody has asked for the end of a run in this state: only then are rules over time asked."""
@@ -221,16 +265,21 @@ class Attempts:
         attempt = self.current
         if attempt is not None and attempt.exit is not None and attempt.number not in self.facts.attempt_ends:
             self.facts.attempt_ended(attempt.line(), attempt.exit, monitor, attempt.active_s(), finding)
-        self.stopping = self.remains = None
+        if self.aftermath is not None:
+            self.aftermath.close()
+        self.stopping = self.aftermath = None
 
     def finding(self, how: Exit, target: Exit | None) -> Finding | None:
-        """Return why the attempt ended, if nobody had asked it to and it did not end well."""
+        """Return why the attempt ended, if nobody had asked it to and it did not end well; or that its GPU failed."""
         attempt = self.current
-        if attempt is None or attempt.command is None or self.stopping is not None:
+        if attempt is None or attempt.command is None:
             return None
+        if self.stopping is not None:
+            order = self.stopping.order
+            return self._of_device(attempt) if order is not None and goes_on(order) else None
         if how.exit_code == 0 and (target is None or not target.bad):
             return None
-        return postmortem.examine(
+        found = postmortem.examine(
             how=how,
             target=target,
             log=Path(self.spec.log),
@@ -241,6 +290,17 @@ class Attempts:
             before=self._memory_before(),
             pids=attempt.known_pids(),
         )
+        device = self._of_device(attempt) if found.restartable else None
+        if device is None:
+            return found
+        return msgspec.structs.replace(device, text=f"{device.text}; the command {found.text}", lines=found.lines)
+
+    def _of_device(self, attempt: Attempt) -> Finding | None:
+        """Return that a GPU of this attempt has failed, whatever else happened: another start would be in vain."""
+        for verdict in self.facts.verdicts:
+            if (verdict.rule, verdict.severity, verdict.attempt) == ("hardware", "critical", attempt.number):
+                return Finding(cause="hardware", text=verdict.text, restartable=False)
+        return None if self.aftermath is None else self.aftermath.stuck()
 
     def _memory_before(self) -> postmortem.OomCounters | None:
         """Return the kernel's out-of-memory counters of when the command was started, as the journal has them."""
@@ -259,8 +319,9 @@ class Attempts:
         waits = []
         if self.stopping is not None:
             waits.append(self.stopping.next_look_s())
-        if self.remains is not None:
-            waits.append(0.05)
+        after_s = None if self.aftermath is None else self.aftermath.next_look_s(now)
+        if after_s is not None:
+            waits.append(after_s)
         resume_in_s = self.resume_in_s()
         if resume_in_s is not None:
             waits.append(resume_in_s)

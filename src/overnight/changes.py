@@ -15,7 +15,7 @@ from overnight.options import BY_NAME, CHANGEABLE, RULES, actions_of
 from overnight.spec import RunSpec
 
 MAY_BE_0 = frozenset({"restarts", "rollbacks", "rollback_steps"})
-FIELDS = frozenset({*(BY_NAME[name].field for name in CHANGEABLE), "actions"})
+FIELDS = frozenset({*(BY_NAME[name].field for name in CHANGEABLE), "actions", "price_source"})
 
 
 def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
@@ -27,6 +27,8 @@ def changed(spec: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     known = isinstance(actions, dict) and all(rule in RULES and to in actions_of(rule) for rule, to in actions.items())
     if not known:
         raise ValueError(f"actions {actions!r} are not rules with an action each")
+    if "price" in values and "price_source" not in values:
+        values = {**values, "price_source": None}
     wanted = {**msgspec.structs.asdict(spec), **values, "actions": {**spec.actions, **actions}}
     try:
         found = msgspec.convert(wanted, RunSpec)

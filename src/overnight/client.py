@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 
+from overnight import idling
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
 from overnight.kept import ENDED, add_keepers, alive, boot_id, changed_at, read_object
-from overnight.patience import STALE_EVERY_S, FolderWatch, Patience, hooks_failed, hooks_left, kept, over
+from overnight.patience import STALE_EVERY_S, FolderWatch, Patience, hooks_failed, hooks_held, hooks_left, kept, over
 from overnight.sweep import each
 
 TYPE_CHECKING = False
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     Status = dict[str, Any]
 
-__all__ = ["ENDED", "STALE_EVERY_S", "FolderWatch", "alive", "hooks_failed", "hooks_left", "over", "read_object"]
+__all__ = [
+    "ENDED", "STALE_EVERY_S", "FolderWatch", "alive", "hooks_failed", "hooks_held", "hooks_left", "over", "read_object",
+]  # fmt: skip
 
 STATES = ENDED | {"pending", "starting", "running", "stopping", "backoff"}
 
@@ -45,9 +48,13 @@ FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("supervisor", "shim", "checkpoint"), (dict,)),
     **dict.fromkeys(("verdicts", "attempts"), (list,)),
     **dict.fromkeys(("engine", "backoff_until", "phase"), (str,)),
-    **dict.fromkeys(("elapsed_s", "silent_s", "cost", "cost_forecast"), _NUMBER),
+    **dict.fromkeys(("elapsed_s", "silent_s", "cost", "cost_forecast", "idle_s", "idle_cost"), _NUMBER),
     **dict.fromkeys(("restarts_used", "grad_norm_nonfinite"), (int,)),
-    **dict.fromkeys(("limits", "hooks"), (dict,)),
+    **dict.fromkeys(("limits", "hooks", "host", "sensors"), (dict,)),
+    **dict.fromkeys(("convention_attention", "tokens_source", "dtype", "gpu", "mfu_trouble", "gpu_trouble"), (str,)),
+    **dict.fromkeys(("mfu_clean", "mfu_wall", "hfu", "goodput", "tokens_per_second_wall"), _NUMBER),
+    **dict.fromkeys(("useful_tokens_per_second", "cost_per_billion_tokens", "tokens_per_step"), _NUMBER),
+    **dict.fromkeys(("gpus", "disagreements"), (list,)),
     "last_lines": (list,),
 }
 """The fields that every status has, with the types they may have besides None."""
@@ -89,7 +96,7 @@ def list_runs(home: str, *, full: bool = False) -> list[Status]:
     """
     boot = boot_id()
     found = each(run_names(home), lambda name: _look(os.path.join(home, "runs", name), name, boot, full=full))
-    return _oldest_first([one for one in found if not _gone(home, one)])
+    return _oldest_first([one for one in found if not _gone(home, one)], full=full)
 
 
 def _gone(home: str, one: Status) -> bool:
@@ -97,8 +104,12 @@ def _gone(home: str, one: Status) -> bool:
     return one["state"] == "damaged" and not os.path.isdir(os.path.join(home, "runs", one["name"]))
 
 
-def _oldest_first(found: list[Status]) -> list[Status]:
+def _oldest_first(found: list[Status], *, full: bool) -> list[Status]:
     found.sort(key=lambda one: (one["created_at"] or one["started_at"] or "9", one["name"]))
+    if full and (asking := [one for one in found if idling.asks(one)]):
+        last_end = idling.last_end(found)
+        for one in asking:
+            idling.fill(one, last_end)
     return found
 
 
@@ -122,7 +133,7 @@ class Listing:
             return (mark, _look(path, name, boot, full=self.full)) if fresh or was is None else was
 
         self._known = dict(zip(names, each(names, look), strict=True))
-        return _oldest_first([one for _, one in self._known.values() if not _gone(self.home, one)])
+        return _oldest_first([one for _, one in self._known.values() if not _gone(self.home, one)], full=self.full)
 
 
 def _mark(path: str) -> tuple[int, int] | None:
@@ -221,11 +232,20 @@ def status(folder: RunFolder) -> Status:
 
     Beside the fields of FIELDS: ``unguarded`` (nobody restarts a dead supervisor), ``stale`` (not ended, nobody
     keeps it: an adopting supervisor must settle it) and ``foreign`` (kept on another machine, so nobody here can tell).
+    ``idle_s`` and ``idle_cost``: of a run with a price that has ended, since nothing of its home runs here any more.
     """
     path = str(folder.path)
     if not os.path.isdir(path):
         raise NoSuchRunError(f"the run {folder.name} is gone: {path} was removed")
-    return _look(path, folder.name, boot_id(), full=True)
+    boot = boot_id()
+    found = _look(path, folder.name, boot, full=True)
+    if idling.asks(found):
+        runs = os.path.dirname(path)
+        others = idling.last_end_beside(
+            found, runs, lambda name: _look(os.path.join(runs, name), name, boot, full=False)
+        )
+        idling.fill(found, others)
+    return found
 
 
 def _look(path: str, name: str, boot: str, *, full: bool) -> Status:

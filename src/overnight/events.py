@@ -33,7 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     offset: int = 0
     part: int = 0
     at: float = 0.0
-    kind: Literal["train", "eval"] = "train"
+    kind: Literal["train", "eval", "gpu", "host"] = "train"
     rank: int | None = None
     step: int | None = None
     loss: float | None = None
@@ -62,11 +62,15 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     dt_s: float | None = None
     tokens_per_second: float | None = None
     tokens_per_second_avg: float | None = None
+    tokens_per_second_clean: float | None = None
+    useful_tokens_per_second: float | None = None
     tflops: float | None = None
     mfu: float | None = None
     mfu_avg: float | None = None
+    mfu_clean: float | None = None
     mfu_attention: float | None = None
     mfu_attention_avg: float | None = None
+    hfu: float | None = None
     flops_per_token: float | None = None
     flops_per_token_attention: float | None = None
     eta_s: float | None = None

@@ -48,6 +48,7 @@ class Facts:
         self.backoff: dict[str, Any] | None = None
         self.backoffs = 0
         self.clock: dict[str, Any] | None = None
+        self.devices: dict[str, Any] | None = None
         self.changes: list[dict[str, Any]] = []
         self.boot_id: str | None = None
         self.memory: tuple[object, object] = (None, None)
@@ -57,12 +58,14 @@ class Facts:
         self.resumes: dict[int, dict[str, Any]] = {}
         self.overlaps: dict[int, dict[str, Any]] = {}
         self.starts: dict[int, float] = {}
+        self.begins: dict[int, float] = {}  # when each was decided upon, a moment before it was started
         self.rollbacks = 0
         self.skips: list[tuple[int, int]] = []
         self.unloaded: dict[int, dict[str, Any]] = {}
         self.requests: set[str] = set()
         self.obeyed: set[str | None] = set()
         self.user_asked = False
+        self.holding = self.unwanted = False  # hooks of the end are held back; and are not wanted any more
         self.lost = 0
         for fact in read_journal(folder.journal):
             # One that was edited by hand is passed over.
@@ -198,6 +201,8 @@ class Facts:
         elif kind == "request":
             self.requests.add(str(fact.get("file")))
             self.user_asked = self.user_asked or (fact.get("kind") == "stop" and fact.get("by") == "user")
+            late = self.holding and fact.get("kind") == "stop" and fact.get("now") is True
+            self.unwanted = self.unwanted or late
         elif kind in ("saved", "sick", "checked", "load_failure", "resume", "overlap"):
             self._recall_save(kind, fact)
         elif kind == "attempt_ended":
@@ -222,15 +227,19 @@ class Facts:
             self._recall_back_off(fact)
         elif kind == "started":
             self.memory = (fact.get("attempt"), fact.get("memory"))
-            told = fact.get("at")
-            at = time.time() if told is None else datetime.fromisoformat(told).timestamp()
-            self.starts.setdefault(int(fact["attempt"]), at)
+            self.starts.setdefault(int(fact["attempt"]), _told_at(fact))
+        elif kind == "state" and fact.get("state") == "starting":
+            self.begins.setdefault(int(fact["attempt"]), _told_at(fact))
         elif kind == "recovered":
-            self.boot_id, self.ended = str(fact["boot_id"]), None
+            self.boot_id, self.ended, self.holding, self.unwanted = str(fact["boot_id"]), None, False, False
+        elif kind in ("hook_held", "hook_released"):
+            self.holding = kind == "hook_held"
         elif kind == "clock":
             told = {name: float(fact.get(name) or 0.0) for name in ("uptime_s", "elapsed_s", "epoch")}
             if all(math.isfinite(value) for value in told.values()):
                 self.clock = {**fact, **told}
+        elif kind == "devices" and all(isinstance(one.get("name"), str) for one in fact["gpus"]) and fact["gpus"]:
+            self.devices = fact
         elif kind == "set" and isinstance(fact.get("values"), dict):
             self.changes.append(fact["values"])
             self._obeyed(fact)
@@ -272,3 +281,9 @@ class Facts:
             return
         self.keys.add(verdict.key)
         self.verdicts.append(verdict)
+
+
+def _told_at(fact: dict[str, Any]) -> float:
+    """Return when a fact was written down, seconds since the epoch: now for one that is just being said."""
+    told = fact.get("at")
+    return time.time() if told is None else datetime.fromisoformat(told).timestamp()

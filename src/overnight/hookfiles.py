@@ -6,6 +6,7 @@ written or decided here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -13,8 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from overnight import processes
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_json, utc
+from overnight.keepers import read_identity
+from overnight.processes import Identity
 from overnight.quantities import RefusedError
 from overnight.spec import RunSpec
 from overnight.states import exit_code
@@ -25,6 +29,9 @@ KEY = re.compile(r"(?:end-\d+|event-\d{6,}|event-end-\d+|event-failed-\d+-\d+)-(
 
 TOLD_OF_ALL = ("state", "cause", "cause_text", "step", "steps", "loss", "attempt", "checkpoint", "active_s", "cost")
 TOLD_OF_END = ("exit_code", "signal", "code", "elapsed_s", "loss_avg", "mfu_avg", "restarts_used", "log", "last_lines")
+
+GIVEN_UP = "it waited, and was given up by `overnight stop --now`"
+REBOOTED = "the machine was started anew while it waited"
 
 SHOWN = 200
 TEXT_CHARS = 1000
@@ -40,6 +47,12 @@ class HookFiles(NamedTuple):
     def taken(self) -> bool:
         """Say whether a runner is or has been at work here."""
         return self.claim.exists() or self.result.exists()
+
+    def remove(self) -> None:
+        """Remove them in an order in which nothing can be started again: no payload, nothing to be run."""
+        for path in (self.payload, self.result, self.claim):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def age_s(self) -> float:
         """Return how long ago the payload was written; 0 if there is none."""
@@ -105,6 +118,16 @@ def wanted(outcome: str, state: str, cause: str | None) -> bool:
     return outcome in ("always", by_code.get(exit_code(state, cause), "stopped"))
 
 
+def at_each_end(spec: RunSpec) -> dict[str, tuple[str, ...]]:
+    """Return which --on-end commands run at which outcome, in their order."""
+    asked = [parse_on_end(text) for text in spec.on_end]
+    return {
+        outcome: tuple(command for command, wants in asked if wants in ("always", outcome))
+        for outcome in OUTCOMES
+        if outcome != "always"
+    }
+
+
 def name_of(spec: RunSpec, key: str) -> str:
     """Return what a hook is called. Its command is not shown: it may hold an address that is a secret."""
     flag, several = ("--on-end", spec.on_end) if is_end(key) else ("--on-event", spec.on_event)
@@ -163,3 +186,19 @@ def sentence(result: Mapping[str, Any], timeout_s: float) -> str:
     else:
         how = f"exited {result.get('exit_code')}"
     return f"{how}: {last}" if last else how
+
+
+def runs_it(path: Path) -> Identity | None:
+    """Return who has claimed an execution; None if nobody has, or the disk was too full to say who."""
+    try:
+        return read_identity(read_json(path))
+    except FolderError:
+        return None
+
+
+def users_umask() -> int:
+    """Return the umask of our parent, the shim, which is the user's: ours is for the run folder only."""
+    for line in (processes.read_proc(os.getppid(), "status") or b"").splitlines():
+        if line.startswith(b"Umask:"):
+            return int(line.split()[1], 8)
+    return 0o022

@@ -3,7 +3,7 @@
 An execution is a key and three files: the payload (made here), the claim and the result (made by ``hookrunner.py``, a
 process of its own that outlives the supervisor). A payload without a claim is to be started, one with a claim is waited
 for: so a supervisor that has just come goes on where the one before it was killed. What a hook does and whether it
-works never changes the run, and nothing here decides about the run.
+works never changes the run, and nothing here decides about the run. When --on-end may start is ``guard``'s to say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,8 +23,11 @@ from overnight.errors import FolderError
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_journal, read_json, utc, write_json
 from overnight.folding import Fold
+from overnight.guard import Guard
 from overnight.hookfiles import (
+    GIVEN_UP,
     KEY,
+    REBOOTED,
     environment,
     files_of,
     is_end,
@@ -34,13 +36,13 @@ from overnight.hookfiles import (
     number_of,
     parse_on_end,
     payload_of,
+    runs_it,
     same_hook,
     sentence,
+    users_umask,
     wanted,
     well,
 )
-from overnight.keepers import read_identity
-from overnight.processes import Identity
 from overnight.spec import RunSpec
 from overnight.states import ENDED
 
@@ -90,6 +92,7 @@ class Hooks:
         self.facts = facts
         self.describe = describe
         self.fold = fold or Fold()
+        self.guard = Guard(folder, facts)
         self.held_json = folder.hooks / "held.json"
         self.live: dict[str, Execution] = {}
         self.known: set[str] = set()
@@ -122,6 +125,7 @@ class Hooks:
         if state not in ENDED or self.ended_attempt == attempt:
             return
         self.ended_attempt = attempt
+        self.guard.begin(attempt)
         folded = self.fold.held
         payload = {**self._payload("end", {}), **({"folded": folded} if folded else {})}
         for number in range(1, len(self.spec.on_event) + 1):
@@ -146,6 +150,7 @@ class Hooks:
             kinds = ", ".join(f"{count} {kind}" for kind, count in folded["kinds"].items())
             self._start_event("folded", {**folded, "text": f"{folded['count']} more: {kinds}"})
         changed = self._start_waiting(now) or changed
+        changed = self._give_up(GIVEN_UP) or changed if self.facts.unwanted else changed
         if self.fold_moved:
             self._save_fold()
         return changed or folded is not None
@@ -157,6 +162,8 @@ class Hooks:
         for one in self.live.values():
             if one.since is not None:
                 waits.append(min(1.0, max(0.05, (now - one.since) / 10)))
+            elif is_end(one.key) and self.guard.waiting():
+                waits.append(max(0.05, self.guard.next_look_s(now)))
             else:
                 waits.append(max(0.2, one.next_at - now, one.made + PATIENCE_S - now))
         return min(waits, default=None)
@@ -166,11 +173,18 @@ class Hooks:
         return bool(self.live or self.fold.held)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return {pending, failed, text} for the status; None if the run has no hooks."""
+        """Return {pending, failed, text, held} for the status; None if the run has no hooks."""
         if not (self.spec.on_end or self.spec.on_event):
             return None
         last = next(reversed(self.failures.values()), None)
-        return {"pending": len(self.live) + (self.fold.held is not None), "failed": len(self.failures), "text": last}
+        count = len(self.live) + (self.fold.held is not None)
+        return {"pending": count, "failed": len(self.failures), "text": last, "held": self._held()}
+
+    def _held(self) -> str | None:
+        """Return what the hooks wait for; None while any of them runs, or has to wait for nothing but its turn."""
+        hold = None if self.spec.on_end_guard == "off" or not self.live else self.guard.hold
+        idle = self.fold.held is None and all(is_end(key) and one.since is None for key, one in self.live.items())
+        return hold.text if hold is not None and idle else None
 
     # -- where the one before was killed -------------------------------------------------------------------------------
 
@@ -181,20 +195,24 @@ class Hooks:
             names = sorted(os.listdir(self.folder.hooks))
         except OSError:
             return
-        told = self.told
         for fact in read_journal(self.folder.journal):
             if fact["fact"] == "hook_started":
                 self.known.add(str(fact.get("key")))
             elif fact["fact"] == "hook_ended":
-                told.add(key := str(fact.get("key")))
+                self.told.add(key := str(fact.get("key")))
                 if fact.get("ok") is False and KEY.fullmatch(key):
                     self.failures[key] = f"{name_of(self.spec, key)} failed: {fact.get('text')}"
+            elif fact["fact"] in ("hook_held", "hook_released"):
+                with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand
+                    self.guard.recall(fact)
         keys = {name.removesuffix(".json") for name in names if KEY.fullmatch(name.removesuffix(".json"))}
-        self.next_event = 1 + max((int(key.split("-")[1]) for key in keys | told if is_numbered(key)), default=0)
-        self.finished = sorted(key for key in keys & told if is_numbered(key))
-        for key in sorted(keys - told, key=lambda key: (is_end(key), key)):
+        self.next_event = 1 + max((int(key.split("-")[1]) for key in keys | self.told if is_numbered(key)), default=0)
+        self.finished = sorted(key for key in keys & self.told if is_numbered(key))
+        for key in sorted(keys - self.told, key=lambda key: (is_end(key), key)):
             if number_of(key) <= len(self.spec.on_end if is_end(key) else self.spec.on_event):
                 self.live[key] = Execution(key=key, made=boot_clock() - files_of(self.folder, key).age_s())
+        if self.guard.rebooted():
+            self._give_up(REBOOTED)  # it may turn the machine off that somebody has just turned on
         with contextlib.suppress(FolderError, KeyError, TypeError, ValueError):
             self.fold.restore(read_json(self.held_json) or {}, boot_clock())
 
@@ -252,10 +270,26 @@ class Hooks:
                 changed = self._postpone(one, now, trouble) or changed
             elif files_of(self.folder, one.key).taken():
                 one.since = now
-            elif self._may_start(one, now):
+            elif self._may_start(one, now) and (not is_end(one.key) or self._free(now)):
                 changed = True
                 self._spawn(one, now)
         return changed
+
+    def _free(self, now: float) -> bool:
+        """Say whether what may turn the machine off may start; tells once that it may not."""
+        if self.spec.on_end_guard == "off":
+            return True
+        free, news = self.guard.allows(now), self.guard.take_news()
+        if news is not None:
+            self.tell("hook_held", now, text=f"turning off waits: {news}")
+        return free
+
+    def _give_up(self, why: str) -> bool:
+        """Do without the hooks that were held back and have not begun; True if there were any."""
+        held = [] if self.guard.hold is None else [one for one in self.live.values() if is_end(one.key)]
+        for one in (left := [one for one in held if not (one.since or files_of(self.folder, one.key).taken())]):
+            self._ended(one, ok=None, text=why)
+        return bool(left)
 
     def _may_start(self, one: Execution, now: float) -> bool:
         """Say whether it is the turn of an execution: in order, and messages before what may turn the machine off."""
@@ -276,7 +310,7 @@ class Hooks:
         words = [sys.executable, "-I", "-m", "overnight.hookrunner", str(self.folder.path), one.key]
         null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, 1, 0)]
         defaults = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
-        mask = os.umask(_users_umask())
+        mask = os.umask(users_umask())
         try:
             # Not subprocess: 2 MB in a process that lives all night. Every descriptor of ours is closed by the exec.
             one.pid = os.posix_spawn(
@@ -322,7 +356,7 @@ class Hooks:
         missed = one.pid in gone
         if missed:
             one.pid = None
-        holder = None if one.pid is not None else _holder(files.claim)
+        holder = None if one.pid is not None else runs_it(files.claim)
         dead = holder is not None and not processes.is_alive(holder)
         try:
             result = read_json(files.result)  # after the look at its runner: it may have come just before the death
@@ -363,23 +397,4 @@ class Hooks:
     def _forget(self) -> None:
         """Remove the files of events long past: a restless run must not fill the folder. The journal has them."""
         while len(self.finished) > self.kept * len(self.spec.on_event):
-            files = files_of(self.folder, self.finished.pop(0))
-            for path in (files.payload, files.result, files.claim):  # in this order: no payload, nothing to be run
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-
-def _holder(path: Path) -> Identity | None:
-    """Return who has claimed an execution; None if nobody has, or the disk was too full to say who."""
-    try:
-        return read_identity(read_json(path))
-    except FolderError:
-        return None
-
-
-def _users_umask() -> int:
-    """Return the umask of our parent, the shim, which is the user's: ours is for the run folder only."""
-    for line in (processes.read_proc(os.getppid(), "status") or b"").splitlines():
-        if line.startswith(b"Umask:"):
-            return int(line.split()[1], 8)
-    return 0o022
+            files_of(self.folder, self.finished.pop(0)).remove()

@@ -25,6 +25,8 @@ from overnight.folder import RunFolder
 from overnight.history.store import decode_state, encode_state, open_history, set_aside
 from overnight.logfile import LogFile, Mark
 from overnight.monitor import Batch, Entry, Monitor, Outcome
+from overnight.sensors import Sample
+from overnight.sensors.placing import LIVE, Course, Stand, record_of
 from overnight.space import NETWORK, LogSpace, filesystem_type
 from overnight.spec import RunSpec
 
@@ -75,9 +77,12 @@ class Intake:
         self.more = False
         self.halfway = False  # all that came the last time was a piece of one line
         self.grew_at: float | None = None
+        self.begins = facts.begins
+        self.moved_at: float | None = None  # the time mark of the last step
         self.bounds: deque[tuple[int, int, int]] = deque()
         marks = self._restore()
         self.restored = bool(marks)
+        self.course = Course(LIVE if self.restored or not facts.marks else None)
         first = self._first_source() if first_source is None else first_source
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=first)
         if not self.restored:
@@ -115,9 +120,43 @@ class Intake:
 
     def begin_attempt(self, number: int) -> tuple[int, int]:
         """Tell the monitor that an attempt begins here; return the place (source, offset)."""
+        self.course.mark(time.time(), self.stand())
         self.monitor.begin_attempt(number)
         self.dirty = self.mark_due = True  # none of its records has come before it was started
         return self.log.position()
+
+    def sampled(self, sample: Sample, offset: int) -> Stand:
+        """Take in a sensor's sample, of the line at ``offset`` of its file; return where the run stood then."""
+        stand = self.stood(sample.at)
+        record = None if self.behind else record_of(sample, offset, stand.step)
+        if record is not None:
+            self.pending.append(Entry(record, stand.attempt, stand.segment))
+            self.waiting += 1
+        self.dirty = True
+        return stand
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether bytes are still to be read that an earlier supervisor has read before."""
+        return self.more and bool(self.old_marks)
+
+    def stand(self) -> Stand:
+        """Return where the run stands by all that was read."""
+        monitor = self.monitor
+        where = (monitor.attempt, monitor.segment, monitor.meter.last_step)
+        return Stand(*where, monitor.meter.step_s, self.moved_at, monitor.hearing.phase)
+
+    def stood(self, at: float) -> Stand:
+        """Return where the run stood at a time, seconds since the epoch."""
+
+        def now() -> Stand:
+            where = self.stand()
+            for _, _, number in self.bounds:  # attempts that have not printed anything
+                if self.begins.get(number, at) <= at:
+                    where = Stand(number, where.segment + 1, None)
+            return where
+
+        return self.course.at(at, now)
 
     def disk_trouble(self) -> Verdict | None:
         """Keep disk space ahead of the log; return a verdict when there is none any more, once until there is again."""
@@ -271,16 +310,22 @@ class Intake:
             cut = len(data)
             while self.bounds and self.bounds[0][:2] <= (source, offset):
                 found += self._take(self.monitor.flush(self.mark_at))
-                self.monitor.begin_attempt(self.bounds.popleft()[2])
+                number = self.bounds.popleft()[2]
+                if number in self.begins:
+                    self.course.mark(self.begins[number], self.stand())
+                self.monitor.begin_attempt(number)
             while self.old_marks and self.old_marks[0][:2] <= (source, offset):
                 self.mark_at = self.old_marks.popleft()[2]
+                self.course.mark(self.mark_at, self.stand())
             for place in (self.bounds, self.old_marks):
                 if place and place[0][0] == source:
                     cut = min(cut, place[0][1] - offset)
             waiting = bool(self.old_marks) and self.old_marks[0][0] <= source
             if not waiting and offset >= self.marks_from.get(source, 0):
                 self._mark(source, offset)
+            moves = self.monitor.moves
             found += self._take(self.monitor.feed(data[:cut], self.mark_at, source, offset))
+            self.moved_at = self.mark_at if self.monitor.moves != moves else self.moved_at
             data = data[cut:]
             offset += cut
         self.dirty = True
@@ -294,6 +339,7 @@ class Intake:
         if source > self.marked_source or self.mark_due or not 0.0 <= now - self.mark_at < every:
             self.mark_at, self.mark_due = now, False
             self.marked_source = max(source, self.marked_source)
+            self.course.mark(now, self.stand())
             self.facts.mark(source, offset, now)
 
     def _take(self, outcome: Outcome) -> list[Verdict]:

@@ -77,7 +77,7 @@ def alive(who: object) -> bool:
     return after_name[0] not in (b"Z", b"X") and after_name[19] == str(who["start_ticks"]).encode()
 
 
-MOVING = frozenset({"updated_at", "active_s", "elapsed_s", "cost", "cost_forecast", "silent_s", "backoff_until"})
+MOVING = frozenset("updated_at active_s elapsed_s idle_s idle_cost cost cost_forecast silent_s backoff_until".split())
 """Fields of a status that change by themselves: one that differs only in these has not changed."""
 
 

@@ -57,6 +57,10 @@ def goes_on(order: StopOrder) -> bool:
     return order.cause == "stall" or order.rollback
 
 
+NO_STOPS = ("host_rebooted", "hardware")
+"""Whoever ended it, the machine had failed: another one may go on, this one would only fail again."""
+
+
 def stopping_again(state: RunState, order: StopOrder) -> RunState:
     """Return the state of a run whose stop an earlier supervisor has begun."""
     return move(state, "stopping", order=order)
@@ -163,7 +167,7 @@ def _asked(state: RunState, request: Request) -> Decision:
 
 def _stop(state: RunState, order: StopOrder) -> Decision:
     if state.state in ("pending", "backoff"):
-        return _end(state, "failed" if order.cause == "host_rebooted" else "stopped", order.cause, order.text)
+        return _end(state, "failed" if order.cause in NO_STOPS else "stopped", order.cause, order.text)
     return Decision(state=move(state, "stopping", order=order), actions=(Stop(order=order),))
 
 
@@ -199,6 +203,9 @@ def _stopped(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Dec
     too_late = order.cause in ("user", "host_rebooted") or order.cause in LIMITS
     if too_late and plan.complete() and event.exit.exit_code == 0:
         return _end(state, "finished", "completed", f"reached step {plan.last_step} of {plan.steps}", event.exit)
+    found = event.finding
+    if goes_on(order) and found is not None and found.cause in NO_STOPS and not plan.reached():
+        return _end(state, "failed", found.cause, found.text, event.exit)
     if order.rollback:
         return _back(state, order, event, plan)
     if order.cause == "stall":
@@ -206,7 +213,7 @@ def _stopped(state: RunState, order: StopOrder, event: Ended, plan: Plan) -> Dec
             return _end(state, "finished", "bad_teardown", order.text, event.exit)
         stalled = Finding(cause="stall", text=order.text, restartable=True)
         return _again(state, event, plan, stalled, otherwise="stopped")
-    to: State = "failed" if order.cause == "host_rebooted" else "stopped"
+    to: State = "failed" if order.cause in NO_STOPS else "stopped"
     return _end(state, to, order.cause, order.text, event.exit)
 
 

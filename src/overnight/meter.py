@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from overnight.advance import Advance, Moved
+from overnight.arrivals import Arrivals
+from overnight.basis import Figures
 from overnight.events import Measure, Record
 from overnight.flops import six_n, six_n_attention
+from overnight.needs import needs
 from overnight.pace import Pace
+from overnight.useful import Useful
 
 if TYPE_CHECKING:
     from overnight.batches import Batch
+
+__all__ = ["Figures", "Meter"]
 
 # Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line.
 _GAINS: Final = 21
@@ -48,37 +55,6 @@ _SCALARS: Final = (
 _LATER: Final = {"grad_norm_nonfinite": 0, "highest_epoch": None, "epoch": None, "_begins": ()}
 """Scalars too, with what they are in a snapshot of a version that did not know them."""
 
-_NEEDS_TOKENS: Final = "give --tokens-per-step or print tokens"
-_NEEDS_TIME: Final = "print dt, or wait for a second line with a higher step"
-_NEEDS_PARAMS: Final = "give --params"
-_NEEDS_PEAK: Final = "give --peak-tflops"
-_NEEDS_SHAPE: Final = "give --layers, --seq-len and --width"
-_NEEDS_PLAN: Final = "give --steps"
-_NEEDS_LINE: Final = "wait for a progress line"
-_NEEDS_NEXT: Final = "wait for the next progress line"
-_NEEDS_STEP: Final = "print the step"
-_NEEDS_LOSS: Final = "print the loss"
-_NEEDS_FINITE: Final = "no finite loss in the window"
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a run before its first line. ``peak_flops`` is the dense peak of ONE device, in FLOP/s.
-
-    ``tokens_per_step`` counts the tokens of one optimizer step over all ``devices``; the sources say where a number
-    came from ("--params"), for whoever shows it. ``steps`` is the plan, and only the time to go depends on it.
-    """
-
-    params: int | None = None
-    params_source: str | None = None
-    tokens_per_step: float | None = None
-    peak_flops: float | None = None
-    peak_source: str | None = None
-    devices: int = 1
-    layers: int | None = None
-    seq_len: int | None = None
-    width: int | None = None
-    steps: int | None = None
-
 
 class Meter:
     """Measures one run over all its attempts; ``add`` costs the same for the first record and the ten-millionth.
@@ -103,9 +79,10 @@ class Meter:
         "_capacity",
         "_flops",
         "_gains",
-        "_pace",
         "_previous_step",
         "_rank",
+        "advance",
+        "arrivals",
         "epoch",
         "fell_from",
         "figures",
@@ -115,9 +92,11 @@ class Meter:
         "highest_step",
         "last_step",
         "loss",
+        "pace",
         "records",
         "segment",
         "step",
+        "useful",
     )
 
     def __init__(self, figures: Figures, window: int = 10) -> None:
@@ -125,11 +104,11 @@ class Meter:
         if window < 1 or figures.devices < 1:
             message = f"window and devices must be at least 1, not {window} and {figures.devices}"
             raise ValueError(message)
-        self.figures = figures
-        self._flops = six_n(figures.params)
-        self._attention = six_n_attention(figures.params, figures.layers, figures.seq_len, figures.width)
-        self._capacity = figures.devices * figures.peak_flops if figures.peak_flops else None
-        self._pace = Pace(figures.tokens_per_step, figures.devices, window)
+        self.change(figures)
+        self.advance = Advance(figures.accumulate)
+        self.arrivals = Arrivals()
+        self.useful = Useful(window)
+        self.pace = Pace(figures.tokens_per_step, figures.devices, window)
         self._gains: deque[int] = deque(maxlen=_GAINS)
         self.records = 0
         self.segment = 0
@@ -149,18 +128,35 @@ class Meter:
         self.fell_from: tuple[int, float | None] | None = None
         self._begins: list[int] = []  # the first steps of this attempt's segments; replaced, never changed
 
+    def change(self, figures: Figures) -> None:
+        """Measure by other figures from now on: the device was seen, the plan was changed."""
+        flops, attention = figures.flops_per_token, figures.flops_attention
+        self.figures = figures
+        self._flops = six_n(figures.params) if flops is None else flops
+        plain = six_n_attention(figures.params, figures.layers, figures.seq_len, figures.width)
+        self._attention = plain if attention is None else attention
+        self._capacity = figures.devices * figures.peak_flops if figures.peak_flops else None
+
+    def interrupt(self) -> None:
+        """Something else than training was announced, evaluated or saved since the last record."""
+        self.advance.interrupt()
+        self.arrivals.part()
+
     def add(self, record: Record) -> None:
-        """Take in one record. Every statement here and in ``_pace`` runs once per log line of the night."""
+        """Take in one record. Every statement here and in ``pace`` runs once per log line of the night."""
         if record.kind != "train" or record.glued:
+            if record.kind == "eval":
+                self.interrupt()
             return
         rank = record.rank or 0
         if rank != self._rank and not self._adopt(rank):
             return
-        step = record.step
-        arrived_s = None
-        if step is not None and -_STEP_LIMIT < step < _STEP_LIMIT:
-            arrived_s = self._advance(step, record.at)
-        self._pace.take(record, step, arrived_s)
+        arrived_s, moved = self._move(record)
+        self.pace.take(record, record.step, arrived_s, moved)
+        self.arrivals.take(record.dt_s, record.at, moved)
+        if record.extra:
+            given = self.figures.tokens_per_step
+            self.useful.take(record.extra, record.tokens, None if given is None else given * moved.part)
         if record.loss is not None:
             self.loss = record.loss
         self.records += 1
@@ -169,6 +165,21 @@ class Meter:
             self.grad_norm_nonfinite += 1
         if epoch is not None and -inf < epoch < inf:
             self._reach(epoch)
+
+    def _move(self, record: Record) -> tuple[float | None, Moved]:
+        """Note the step of a record; return the seconds per step by arrival, and what it stands for."""
+        step, previous = record.step, self._previous_step
+        arrived_s = None
+        if step is not None and -_STEP_LIMIT < step < _STEP_LIMIT:
+            arrived_s = self._advance(step, record.at)
+        else:
+            step = None
+        if step is not None and previous is not None and step < previous:
+            previous = None
+        moved = self.advance.take(step, previous, self.interval)
+        if moved.gain and self.advance.opening is not None and not moved.redone:
+            self.pace.open(self.advance.opened(moved.gain) or 1)
+        return arrived_s, moved
 
     def is_far_behind(self, record: Record) -> bool:
         """Say whether a training record has a step where this attempt was long ago, and where none may begin anew.
@@ -183,20 +194,27 @@ class Meter:
     def follows(self, rank: int | None, step: int) -> bool:
         """Say whether a record of this rank and step would go on the segment."""
         previous = self._previous_step
-        return previous is not None and previous < step < _STEP_LIMIT and (rank or 0) == self._rank
+        goes_on = previous is not None and previous < step < _STEP_LIMIT and (rank or 0) == self._rank
+        return goes_on and self.advance.follows(step)
 
     def add_many(self, batch: Batch) -> None:
         """Take in the records of ``batch``, with the very result of adding them one by one.
 
         The first one ``follows``, the steps rise, the losses are finite, no number is NaN.
         """
-        steps, columns = batch.steps, batch.columns
+        steps, columns, before = batch.steps, batch.columns, self._previous_step or 0
         arrived_s = self._advance(steps[0], batch.at)
         self._gains.extend(map(sub, steps[1:][-_GAINS:], steps[-_GAINS - 1 :]))
         last = steps[-1]
         self._previous_step = self.step = self.last_step = last
         self.highest_step = max(last, last if self.highest_step is None else self.highest_step)
-        self._pace.take_many(batch, arrived_s)
+        gains, unclean = self.advance.take_many(steps, before)
+        if self.advance.opening is not None:
+            self.pace.open(self.advance.opened(gains[0]) or 1)
+        self.pace.take_many(batch, arrived_s, gains, unclean)
+        self.arrivals.take_many(columns.get("dt_s"), batch.at, gains, unclean)
+        if batch.extra:
+            self.useful.take_many(batch.extra, columns.get("tokens"), self.figures.tokens_per_step)
         self.loss = batch.loss[-1]
         self.records += len(steps)
         norms = columns.get("grad_norm")
@@ -217,7 +235,7 @@ class Meter:
             if rank > self._rank:
                 return False
             # Another rank repeats the same steps: that is no new segment, but times between the two mean nothing.
-            self._pace.part()
+            self.pace.part()
             self._previous_step = None
         self._rank = rank
         return True
@@ -235,6 +253,8 @@ class Meter:
             if previous is not None:
                 self.fell_from = (previous, self.epoch)
                 self.new_segment()
+                anew = step <= 1 or step in self._begins
+                self.advance.fall(step, anew=anew, interval=self.interval)
             self._anchor_step, self._anchor_at, self._arrival_dt_s = step, at, None
             if step not in self._begins:
                 self._begins = [*self._begins[1 - _MOST_BEGINS :], step]
@@ -249,7 +269,9 @@ class Meter:
     def new_segment(self) -> None:
         """Begin a stretch of rising steps: the window is emptied, run sums and the learned interval stay."""
         self.segment += 1
-        self._pace.part()
+        self.pace.part()
+        self.arrivals.part()
+        self.useful.part()
         self._previous_step = None
 
     def begin_attempt(self) -> None:
@@ -260,6 +282,7 @@ class Meter:
         self.epoch = None
         self._rank = None
         self._begins = []
+        self.advance.begin_attempt()
 
     @property
     def interval(self) -> int:
@@ -270,17 +293,18 @@ class Meter:
     @property
     def prints_dt(self) -> bool:
         """Say whether the latest line had a step time."""
-        return self._pace.prints_dt
+        return self.pace.prints_dt
 
     @property
     def step_s(self) -> float | None:
         """Seconds per step over the window; None while unknown."""
-        return self._pace.rolling()[0]
+        dt_s = self.pace.rolling()[0]
+        return None if dt_s is None else dt_s * (self.advance.share if self.prints_dt else 1)
 
     def measure(self) -> Measure:
         """Return every figure as of the last record, with a word for each one that is unknown."""
-        dt_s, speed, loss_avg = self._pace.rolling()
-        average = self._pace.average()
+        (_, speed, loss_avg), dt_s = self.pace.rolling(), self.step_s
+        average, clean = self.pace.average(), self.pace.clean()
         flops, attention, capacity = self._flops, self._attention, self._capacity
         figures: dict[str, float | None] = {
             "step": self.step,
@@ -289,17 +313,43 @@ class Meter:
             "dt_s": dt_s,
             "tokens_per_second": speed,
             "tokens_per_second_avg": average,
+            "tokens_per_second_clean": clean,
             "tflops": _product(flops, speed, self.figures.devices * 1e12),
             "mfu": _product(flops, speed, capacity),
             "mfu_avg": _product(flops, average, capacity),
+            "mfu_clean": _product(flops, clean, capacity),
             "mfu_attention": _product(attention, speed, capacity),
             "mfu_attention_avg": _product(attention, average, capacity),
             "flops_per_token": flops,
             "flops_per_token_attention": attention,
             "eta_s": self._eta_s(dt_s),
         }
-        unknown = {name: self._needs(name, figures) for name, value in figures.items() if value is None}
-        return msgspec.structs.replace(Measure(records=self.records, unknown=unknown), **figures)
+        unknown = {name: needs(name, figures, self) for name, value in figures.items() if value is None}
+        useful = _product(self.useful.share(), speed, 1.0)
+        return msgspec.structs.replace(
+            Measure(records=self.records, unknown=unknown, useful_tokens_per_second=useful),
+            hfu=_product(self.figures.flops_hardware, speed, capacity),
+            **figures,
+        )
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second over the window; None while unknown."""
+        return self.pace.rolling()[1]
+
+    def said_tokens_per_s(self) -> float | None:
+        """Return tokens per second as the program itself prints them, over the window and all devices."""
+        return self.pace.said()
+
+    @property
+    def pace_empty(self) -> bool:
+        """Say whether the window holds nothing."""
+        return self.pace.empty
+
+    @property
+    def capacity(self) -> float | None:
+        """The dense peak of all devices together, in FLOP/s; None while unknown."""
+        return self._capacity
 
     @property
     def eta_s(self) -> float | None:
@@ -314,48 +364,13 @@ class Meter:
             return 0.0
         return None if dt_s is None else left * dt_s
 
-    def _needs(self, name: str, figures: dict[str, float | None]) -> str:
-        """Return what would make the unknown figure ``name`` known."""
-        waits = _NEEDS_LINE if self.records == 0 else None
-        needs: list[str | None]
-        if name == "step":
-            needs = [waits or _NEEDS_STEP]
-        elif name == "loss":
-            needs = [waits or _NEEDS_LOSS]
-        elif name == "loss_avg":
-            known = figures["loss"] is not None
-            needs = [waits or (_NEEDS_LOSS if not known else _NEEDS_NEXT if self._pace.empty else _NEEDS_FINITE)]
-        elif name == "dt_s":
-            needs = [waits or self._needs_time(figures)]
-        elif name == "eta_s":
-            no_step = _NEEDS_STEP if figures["step"] is None else None
-            no_plan = _NEEDS_PLAN if self.figures.steps is None else None
-            needs = [no_plan, waits or no_step or self._needs_time(figures)]
-        else:
-            needs = [_NEEDS_PARAMS if self._flops is None and "tokens" not in name else None]
-            if "attention" in name and None in (self.figures.layers, self.figures.seq_len, self.figures.width):
-                needs.append(_NEEDS_SHAPE)
-            if "mfu" in name and self._capacity is None:
-                needs.append(_NEEDS_PEAK)
-            speed = figures["tokens_per_second_avg" if name.endswith("_avg") else "tokens_per_second"]
-            if "flops_per_token" not in name and speed is None:
-                needs.append(self._needs_speed(figures, waits))
-        return "; ".join(need for need in needs if need)
-
-    def _needs_time(self, figures: dict[str, float | None]) -> str | None:
-        """Return what would make the step time known: where the last line had one, the next line will do."""
-        if figures["dt_s"] is not None:
-            return None
-        return _NEEDS_NEXT if self._pace.empty and self._pace.prints_dt else _NEEDS_TIME
-
-    def _needs_speed(self, figures: dict[str, float | None], waits: str | None) -> str:
-        no_tokens = None if self.figures.tokens_per_step else _NEEDS_TOKENS
-        return "; ".join(need for need in (no_tokens, waits or self._needs_time(figures)) if need)
-
     def snapshot(self) -> dict[str, Any]:
         """Return all that was learned as builtins (msgpack or JSON with NaN); figures and window size are not in it."""
         state: dict[str, Any] = {name: getattr(self, name) for name in (*_SCALARS, *_LATER)}
-        state.update(self._pace.snapshot())
+        state.update(self.pace.snapshot())
+        state["advance"] = self.advance.snapshot()
+        state["arrivals"] = self.arrivals.snapshot()
+        state["useful"] = self.useful.snapshot()
         state["gains"] = list(self._gains)
         return state
 
@@ -366,7 +381,10 @@ class Meter:
         for name, unknown in _LATER.items():
             setattr(self, name, state.get(name, unknown))
         self._begins = list(self._begins)
-        self._pace.restore(state)
+        self.pace.restore(state)
+        self.advance = Advance.restore(state.get("advance"), self.highest_step, self.figures.accumulate)
+        self.arrivals = Arrivals.restore(state.get("arrivals"))
+        self.useful.restore(state.get("useful"))
         self._gains.clear()
         self._gains.extend(state["gains"])
 

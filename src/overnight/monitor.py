@@ -14,17 +14,18 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from overnight.announce import announced
 from overnight.batches import Batch, Entry, Outcome
 from overnight.calm import FEW, MOST, calm_part
 from overnight.carrying import Carried
 from overnight.earliness import Early
 from overnight.events import Measure, Record, Verdict
+from overnight.hearing import Hearing
 from overnight.lifecycle import decide
 from overnight.meter import Figures, Meter
 from overnight.readers import Reader
 from overnight.readers.sniff import Sniffer
-from overnight.rules import CalmRule, Fall, Memory, Moment, RecordRule, SegmentRule, TimeRule, onset_of
+from overnight.rules import CalmRule, Fall, Memory, Moment, RecordRule, SegmentRule, SensorRule, TimeRule, onset_of
+from overnight.sensors import Sensed
 from overnight.states import Decision, Event, Plan, Reached, RunState
 from overnight.tail import Line, Tail
 
@@ -52,10 +53,12 @@ class Monitor:
         figures: Figures,
         window: int,
         segment_rules: Sequence[SegmentRule] = (),
+        sensor_rules: Sequence[SensorRule] = (),
         policy: Plan = Plan(),  # noqa: B008 - a frozen value
     ) -> None:
         self.make_readers = make_readers
         self.rules, self.time_rules, self.segment_rules = tuple(rules), tuple(time_rules), tuple(segment_rules)
+        self.sensor_rules = tuple(sensor_rules)
         self.figures = figures
         self.window = window
         self.meter, self.sniffer = Meter(figures, window), Sniffer(make_readers())
@@ -66,11 +69,8 @@ class Monitor:
         self.state = RunState()
         self.sick_since: int | None = None
         self.policy = policy
-        # What the log says besides records: how often the training moved on and how often it announced a silence (both
-        # count from this object's beginning), and the silence that was announced since it moved last.
-        self.moves = 0
-        self.heard = 0
-        self.phase: str | None = None
+        self.moves = 0  # how often the training moved on, from this object's beginning
+        self.hearing = Hearing()
         # Kept here, in one transaction with the rest, for whoever measures silences.
         self.remembered: dict[str, Any] = {}
         self._moved_to: int | None = None
@@ -90,7 +90,7 @@ class Monitor:
         self.segment = self._first_segment = self.meter.segment
         self.sniffer = Sniffer(self.make_readers())
         self.sick_since = None
-        self.phase = self._moved_to = None
+        self.hearing.phase = self._moved_to = None
         self._early = Early()
         self._forget()
         self._forget_falls()
@@ -98,8 +98,9 @@ class Monitor:
     def change(self, rules: Sequence[RecordRule], time_rules: Sequence[TimeRule], figures: Figures) -> None:
         """Go on with other rules or another plan; what a rule of the same name remembers stays."""
         self.rules, self.time_rules = tuple(rules), tuple(time_rules)
-        self.figures = self.meter.figures = figures
-        for rule in (*self.rules, *self.time_rules):
+        self.figures = figures
+        self.meter.change(figures)
+        for rule in (*self.rules, *self.time_rules, *self.sensor_rules):
             self.memories.setdefault(rule.name, rule.fresh())
         self._ask()
 
@@ -142,6 +143,11 @@ class Monitor:
                 found.append(msgspec.structs.replace(verdict, attempt=self.attempt, step=self.meter.last_step))
         return found
 
+    def sense(self, sensed: Sensed) -> list[Verdict]:
+        """Ask the rules that judge what sensors tell."""
+        told = [one for rule in self.sensor_rules for one in rule.on_sample(sensed, self.memories[rule.name])]
+        return [msgspec.structs.replace(one, attempt=self.attempt, step=self.meter.last_step) for one in told]
+
     def due_s(self, moment: Moment) -> float:
         """Return the seconds until ``tick`` has to be called at the latest; infinite if no rule judges time."""
         return min((rule.due_s(moment, self.memories[rule.name]) for rule in self.time_rules), default=math.inf)
@@ -179,7 +185,7 @@ class Monitor:
             "sniffer": self.sniffer.snapshot(),
             "meter": self.meter.snapshot(),
             "memories": {name: dict(memory) for name, memory in self.memories.items()},
-            "phase": self.phase,
+            "hearing": self.hearing.snapshot(),
             "moved_to": self._moved_to,
             "remembered": dict(self.remembered),
             "attempt": self.attempt,
@@ -199,13 +205,14 @@ class Monitor:
         attempt, segment, sick_since = state["attempt"], state["segment"], state["sick_since"]
         memories = {name: dict(memory) for name, memory in state["memories"].items() if name in self.memories}
         first_segment = state.get("first_segment", segment)
-        phase, moved_to, remembered = state.get("phase"), state.get("moved_to"), dict(state.get("remembered", {}))
+        moved_to, remembered = state.get("moved_to"), dict(state.get("remembered", {}))
         early, carried = Early.restore(state.get("early", [])), Carried.restore(state.get("carried", [{}, None]))
         # Only now, when all of it was understood: half a state would be worse than none.
         self.tails, self.sniffer, self.meter = tails, sniffer, meter
         self.attempt, self.segment, self.sick_since = attempt, segment, sick_since
         self._first_segment, self._early, self._carried = first_segment, early, carried
-        self.phase, self._moved_to, self.remembered = phase, moved_to, remembered
+        self.hearing.restore(state.get("hearing", [state.get("phase"), None]))
+        self._moved_to, self.remembered = moved_to, remembered
         self._forget()
         self._forget_falls()
         for name, memory in memories.items():  # over what a fresh one holds, for an older version may know less
@@ -241,8 +248,8 @@ class Monitor:
             records = sniffer(line, at, source)
             for record in records:
                 self._record(record, entries, found.verdicts)
-            if not records:
-                self._hear(line.text)
+            if not records and self.hearing.take(line.text):
+                self.meter.interrupt()
         if entries:
             found.pieces.append(entries)
 
@@ -273,7 +280,7 @@ class Monitor:
         if (record.kind != "train" or record.step is None or record.step != self._moved_to) and not record.strange:
             self._moved_to = record.step
             self.moves += 1
-            self.phase = None
+            self.hearing.phase = None
         if self.meter.segment != self.segment:
             self._new_segment(record, verdicts)
         if self._carried.memories:
@@ -350,16 +357,9 @@ class Monitor:
         new = count - (some.steps[0] == self._moved_to)
         if new:
             self.moves += new
-            self.phase = None
+            self.hearing.phase = None
             self._moved_to = some.steps[-1]
         return count
-
-    def _hear(self, text: str) -> None:
-        """Take in what a line that is no record says about the silence to come."""
-        said = announced(text.encode("utf-8", "replace"))
-        if said is not None:
-            self.phase = said or None
-            self.heard += 1
 
     def _found(self, verdict: Verdict) -> Verdict:
         onset = onset_of(verdict, last=self.meter.last_step or 0, interval=self.meter.interval or 1)
@@ -372,8 +372,8 @@ class Monitor:
         """Give every record rule a fresh memory; rules over time remember for the whole run."""
         for rule in self.rules:
             self.memories[rule.name] = rule.fresh()
-        for limit in self.time_rules:
-            self.memories.setdefault(limit.name, limit.fresh())
+        for lasting in (*self.time_rules, *self.sensor_rules):
+            self.memories.setdefault(lasting.name, lasting.fresh())
         self._ask()
 
     def _forget_falls(self) -> None:

@@ -36,15 +36,20 @@ NOT_SETTINGS = frozenset(
 """OVERNIGHT_* names that Overnight itself reads or hands to the training and to hooks; never settings."""
 
 RULES = (
-    "nonfinite", "divergence", "collapse", "spike", "stall", "wall_clock", "until", "max_steps", "cost",
+    "nonfinite", "divergence", "collapse", "spike", "slowdown", "straggler", "stall", "hardware", "throttle",
+    "low_utilisation", "memory_creep", "disk_space", "wall_clock", "until", "max_steps", "cost",
 )  # fmt: skip
 LIMITS = ("wall_clock", "until", "max_steps", "cost")
+OF_THE_MACHINE = (
+    "slowdown", "straggler", "hardware", "throttle", "low_utilisation", "memory_creep", "disk_space",
+)  # fmt: skip
+"""Rules on what no earlier save would mend."""
 ACTIONS = ("note", "alert", "stop", "terminate", "rollback")
 
 
 def actions_of(rule: str) -> tuple[str, ...]:
-    """Return what a rule may ask for: a limit that is reached is no trouble that lay in some steps."""
-    return tuple(one for one in ACTIONS if one != "rollback" or rule not in LIMITS)
+    """Return what a rule may ask for: neither a limit nor the machine is a trouble that lay in some steps."""
+    return tuple(one for one in ACTIONS if one != "rollback" or rule not in (*LIMITS, *OF_THE_MACHINE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +182,8 @@ SETTINGS: tuple[Setting, ...] = (
         group="read",
         help="regular expression with named groups that reads a progress line",
     ),
+    _choice("sensors", ("on", "off"), "on", "GPU and host sensors beside the run", "read"),
+    _duration("sensor_interval", 10.0, "time between two looks at GPU and host", "read"),
     Setting(
         name="line_buffered",
         parse=switch,
@@ -189,14 +196,42 @@ SETTINGS: tuple[Setting, ...] = (
     _count("steps", "planned steps: ETA and ended_early; never a limit"),
     _count("params", "parameters of the model"),
     Setting(
+        name="config", parse=path_text, wants="a path", metavar="FILE", group="measure",
+        help="config.json, model folder or weights file that the parameters are counted from",
+    ),
+    Setting(
+        name="model", parse=text, wants="the name of a public model", metavar="NAME", group="measure",
+        help="a public model whose counts are known, such as gpt2 or Meta-Llama-3-8B",
+    ),
+    _count("active_params", "parameters that one token uses, of a mixture of experts"),
+    _count("trainable_params", "parameters that are trained; the others are frozen (LoRA)"),
+    Setting(
         name="tokens_per_step", parse=tokens, wants=_WHOLE, metavar="N", group="measure",
         help="tokens per optimizer step, all devices together",
     ),
+    _count("batch", "sequences per device and micro-step: with --seq-len gives the tokens"),
+    _count("accumulate", "micro-steps per optimizer step (default 1)"),
+    _count("world_size", "data-parallel ranks (default: all devices)"),
+    Setting(
+        name="gpu", parse=text, wants="the name of an accelerator", metavar="NAME", group="measure",
+        help="accelerator, such as h100-pcie (default: what the driver says)",
+    ),
+    _choice("dtype", ("bf16", "fp16", "tf32", "fp32", "fp8"), None, "what the training computes in", "measure"),
     _number("peak_tflops", "dense peak of one device in the dtype trained in, TFLOP/s", "measure"),
     _count("devices", "devices the run trains on", 1),
     _count("layers", "layers, for the attention term"),
     _count("seq_len", "sequence length, for the attention term"),
     _count("width", "model width, for the attention term"),
+    _count("heads", "attention heads, where heads * head size is not the width"),
+    _count("head_size", "size of one attention head"),
+    Setting(
+        name="convention", parse=text, wants="one of those that `overnight mfu --help` lists", default="6n",
+        metavar="KEY", group="measure", help="how FLOPs are counted in the headline (6n)",
+    ),
+    _choice(
+        "recompute", ("none", "selective", "full"), "none",
+        "activations recomputed: counts for HFU, never for MFU", "measure",
+    ),
     _count("vocab_size", "vocabulary size; makes a loss above 20 a divergence and a return to ln(N) a collapse"),
     _number("max_loss", "a loss above this is a divergence", "judge"),
     _duration("stall", None, "end the run after this long without a new step (default: learned)", "judge"),
@@ -222,6 +257,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="price", parse=price, wants="a price such as 2.49/h or 60/day", metavar="X/h", group="limit",
         help="what the machine costs per hour, e.g. 2.49/h",
+    ),
+    Setting(
+        name="price_table", parse=path_text, wants="a TOML or CSV file", metavar="FILE", group="limit",
+        help="prices per device and hour, for what the driver says is here",
     ),
     Setting(
         name="restarts", parse=whole, wants="a whole number such as 3, or 0", default=0, metavar="N", group="again",
@@ -257,6 +296,10 @@ SETTINGS: tuple[Setting, ...] = (
         "shell command at the end; WHEN: success, failure, limit, stopped or always (default); repeatable",
     ),
     _duration("hook_timeout", 60.0, "time a hook may take", "tell"),
+    _choice(
+        "on_end_guard", ("auto", "off"), "auto",
+        "auto: --on-end waits while other work is on this machine", "tell",
+    ),
     _choice("report", ("end", "never"), "end", "when report.html is made in the run folder", "tell"),
     *(_choice(f"action_{rule}", actions_of(rule), None, f"what {rule} asks for", "judge") for rule in RULES),
     Setting(
@@ -274,6 +317,7 @@ TABLES = {
     "divergence": {"action": "action_divergence", "max_loss": "max_loss"},
     "collapse": {"action": "action_collapse", "vocab_size": "vocab_size"},
     "spike": {"action": "action_spike"},
+    **{rule: {"action": f"action_{rule}"} for rule in OF_THE_MACHINE},
     "stall": {
         "action": "action_stall",
         "limit": "stall",
@@ -288,6 +332,6 @@ TABLES = {
 
 CHANGEABLE = (
     "max_hours", "until", "max_steps", "max_cost", "price", "stall", "start_limit", "exit_limit", "restarts", "backoff",
-    "max_loss", "steps", "grace", "grace_max", "rollbacks", "rollback_steps",
+    "max_loss", "steps", "grace", "grace_max", "rollbacks", "rollback_steps", "on_end_guard",
 )  # fmt: skip
 """What ``overnight set`` may change in a run that is going on, beside what a rule asks for (``--action``)."""

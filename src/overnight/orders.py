@@ -89,8 +89,9 @@ class Orders:
             # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
             # comes after the command has ended by itself does not change how it ended.
             if self._ended_by_itself():
-                if self.attempts.remains is not None and request.now:
-                    self.attempts.remains.killed = True  # only leftovers are waited for: they get no more time
+                if self.attempts.aftermath is not None and request.now:
+                    # Only leftovers are waited for: they get no more time.
+                    self.attempts.aftermath.remains.killed = True
             elif fresh or self.attempts.stopping is None:
                 self.happen(msgspec.structs.replace(request, by=_who(request.by)))
 

@@ -7,13 +7,14 @@ clock, no file, no process. Many records at once give bit by bit what they give 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import repeat
+from itertools import islice, repeat
 from math import inf
 from operator import add, mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from overnight.advance import Moved
 from overnight.counting import Counting
 
 if TYPE_CHECKING:
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
     from overnight.events import Record
 
 _SUMS: Final = ("prints_dt", "_sum_tokens", "_sum_dt_s", "_rates", "_sum_inverse_rates")
+_LATER_SUMS: Final = (
+    "_odd_tokens", "_odd_dt_s", "_done_s", "_done_timed", "_done_tokens", "_done_counted",
+)  # fmt: skip
+"""Sums that an older snapshot has not; 0 then.
+
+Odd: of steps that are not clean (``Moved``). Done: each step once, by the steps that a line stands for, whereas the
+sums behind the average take each line once; timed are those with known seconds, counted those with known tokens too.
+"""
+
+_USUAL: Final = 2.0
+"""Between two arrivals more than so many usual steps per step is no stepping: a save, an evaluation, a stall."""
+
+_LATELY: Final = 21
+_FEW: Final = 3
+"""The latest known step times, of which the middle one is the usual; fewer than so many tell nothing."""
+
+_WHOLE: Final = Moved(1, redone=False, clean=True, part=1.0)
 
 
 class _Said(NamedTuple):
@@ -37,12 +55,13 @@ class _Said(NamedTuple):
 class Pace:
     """Times and tokens of one run; ``prints_dt`` says whether the latest line had a step time.
 
-    ``tokens_per_step`` is of one step over all ``devices``, by which rates of one device are multiplied.
+    ``tokens_per_step`` is of one step over all ``devices``, by which rates of one device are multiplied. ``told``: the
+    tokens of one step as the log itself told last, by its lines or a counter, and whether these are what counts.
     """
 
     __slots__ = (
-        "_counting", "_devices", "_rates", "_sum_dt_s", "_sum_inverse_rates", "_sum_tokens", "_tokens_per_step",
-        "_window", "prints_dt",
+        *_LATER_SUMS, "_counting", "_devices", "_held", "_mixed", "_rates", "_said", "_sum_dt_s", "_sum_inverse_rates",
+        "_sum_tokens", "_tokens_per_step", "_window", "prints_dt", "told",
     )  # fmt: skip
 
     def __init__(self, tokens_per_step: float | None, devices: int, window: int) -> None:
@@ -56,42 +75,115 @@ class Pace:
         self._rates = 0
         self._sum_inverse_rates = 0.0
         self._counting = Counting()
+        self._odd_tokens = self._odd_dt_s = 0.0
+        self._done_s = self._done_tokens = 0.0
+        self._done_timed = self._done_counted = 0
+        self._held: tuple[float | None, float | None] | None = None  # (dt, tokens) of the run's first line
+        self._said: deque[float] = deque(maxlen=window)  # rates as printed, over all devices
+        self._mixed: float | None = None  # the pace of the latest arrival, where something else was done before it
+        self.told: tuple[float, bool] | None = None
 
-    def take(self, said: Record | _Said, step: int | None, arrived_s: float | None) -> None:
+    def take(self, said: Record | _Said, step: int | None, arrived_s: float | None, moved: Moved = _WHOLE) -> None:
         """Take in what one record says; ``arrived_s`` is the time of its step by arrival."""
         loss, dt, tokens = said.loss, said.dt_s, self._tokens_per_step
+        if moved.part != 1.0 and dt is not None and tokens is not None:
+            tokens *= moved.part
         if loss is not None and not -inf < loss < inf:
             loss = None
         rate = None
-        if dt is None or tokens is None or said.tokens is not None or not 0 < dt < inf:
-            dt, tokens, rate = self._pace(said, step, arrived_s)
+        counts = said.tokens is not None or said.tokens_total is not None
+        if dt is None or tokens is None or counts or not 0 < dt < inf:
+            dt, tokens, rate = self._pace(said, step, arrived_s, tokens)
+            if moved.part not in (0.0, 1.0) and said.tokens is not None and self.told == (said.tokens, True):
+                self.told = (said.tokens / moved.part, True)
         else:  # nearly every line of a night, and no more than what _pace does
             self.prints_dt = True
             if self._counting.rows:
                 self._counting.pause()
+        clean, other = moved.clean, self._is_other(dt, arrived_s, moved)
+        if said.dt_s is None and arrived_s is not None:
+            clean = clean and not other and arrived_s != self._mixed
+            if moved.interrupted or arrived_s != self._mixed:
+                self._mixed = arrived_s if moved.interrupted else None
         if dt is not None and tokens is not None:
             self._sum_tokens += tokens
             self._sum_dt_s += dt
+            if not clean:
+                self._odd_tokens += tokens
+                self._odd_dt_s += dt
+        if said.tokens_per_s is not None:
+            self._said.append(said.tokens_per_s * (self._devices if said.per_device else 1))
+        if moved.gain and not moved.redone:
+            self._do(None if other else dt, tokens, moved.gain)
+        elif not moved.redone:
+            self._hold(dt, tokens, again=moved.part != 1.0 and said.dt_s is not None)
         self._window.append((dt, tokens, rate, loss))
 
-    def take_many(self, batch: Batch, arrived_s: float | None) -> None:
-        """Take in the records of ``batch``, whose losses are finite and which has no NaN."""
-        if self._take_plain(batch, arrived_s):
+    def _is_other(self, dt: float | None, arrived_s: float | None, moved: Moved) -> bool:
+        """Say whether more than a step lies in ``dt``: a time by arrival, or one behind an interruption, far above."""
+        if dt is None or not (moved.interrupted or not self.prints_dt):
+            return False
+        if not self.prints_dt and arrived_s is not None and arrived_s == self._mixed and not moved.interrupted:
+            return True
+        usual = self._usual()
+        return usual is not None and dt > _USUAL * usual
+
+    def _usual(self) -> float | None:
+        """Return the usual step time of late; None where too few are known."""
+        times = sorted(row[0] for row in islice(reversed(self._window), _LATELY) if row[0] is not None)
+        return times[(len(times) - 1) // 2] if len(times) >= _FEW else None
+
+    def _do(self, dt: float | None, tokens: float | None, gain: int) -> None:
+        """Add ``gain`` steps of so many seconds and tokens each."""
+        if dt is not None:
+            self._done_timed += gain
+            self._done_s += dt * gain
+        if tokens is not None:
+            self._done_counted += gain
+            self._done_tokens += tokens * gain
+
+    def _hold(self, dt: float | None, tokens: float | None, *, again: bool) -> None:
+        """Take in a line that has moved on nothing: the first of all, or, ``again``, one more of the same step."""
+        if not again:
+            self._held = (dt, tokens)
+        elif dt is not None and self._held is not None:
+            self._held = ((self._held[0] or 0.0) + dt, None if tokens is None else (self._held[1] or 0.0) + tokens)
+        elif dt is not None:
+            self._done_s += dt
+            self._done_tokens += tokens or 0.0
+
+    def open(self, steps: int) -> None:
+        """The run's first line is now known to have stood for ``steps`` steps."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._do(*held, steps)
+
+    def take_many(self, batch: Batch, arrived_s: float | None, gains: Sequence[int], unclean: int) -> None:
+        """Take in the records of ``batch``, whose losses are finite and which has no NaN.
+
+        Each has ``gains`` steps that are new; the first ``unclean`` are not clean.
+        """
+        if self._take_plain(batch, arrived_s, gains, unclean):
             return
         columns = (batch.columns.get(name, repeat(None)) for name in _Said._fields[1:-1])
         rows = map(_Said, batch.loss, *columns, repeat(batch.per_device))
-        for said, step in zip(rows, batch.steps, strict=False):
-            self.take(said, step, arrived_s)
+        for place, (said, step) in enumerate(zip(rows, batch.steps, strict=False)):
+            self.take(said, step, arrived_s, Moved(gains[place], redone=False, clean=place >= unclean, part=1.0))
 
-    def _take_plain(self, batch: Batch, arrived_s: float | None) -> bool:
+    def _take_plain(self, batch: Batch, arrived_s: float | None, gains: Sequence[int], unclean: int) -> bool:
         """Take in times, tokens and losses of most logs, whose columns are whole; say False for all others."""
         dts, rates = batch.columns.get("dt_s"), batch.columns.get("tokens_per_s")
         known = self._tokens_per_step
         if "tokens" in batch.columns or not (dts is None or (min(dts) > 0 and max(dts) < inf)):
             return False
-        tokens: Iterable[float] | None = None
+        tokens, made = known is not None, list[float]()
         kept = self._window.maxlen or 0
         count = len(batch.steps)
+        totals = batch.columns.get("tokens_total")
+        if totals is not None and (known is None or not (min(totals) >= 0 and max(totals) < inf)):
+            return False
+        if dts is None and (arrived_s == self._mixed or not self._is_usual(arrived_s)):
+            return False
         if dts is None and arrived_s is not None and 0 < arrived_s < inf:
             times = [arrived_s] * count
         elif dts is not None:
@@ -99,33 +191,63 @@ class Pace:
         else:
             return False
         if known is not None:
-            tokens = repeat(known, count)
             shown: Iterable[float | None] = repeat(known, kept)
-        elif rates is not None and not batch.per_device and "tokens_total" not in batch.columns:
+        elif rates is not None and not batch.per_device:
             if not (min(rates) > 0 and max(rates) < inf):
                 return False
-            tokens = made = list(map(mul, rates, times))
+            tokens, made = True, list(map(mul, rates, times))
             shown = made[-kept:]
-        elif rates is None and "tokens_total" not in batch.columns:
+        elif rates is None:
             shown = repeat(None, kept)
         else:
             return False
         self.prints_dt = dts is not None
+        if dts is None:
+            self._mixed = None
         self._counting.pause()
-        if tokens is not None:
-            self._sum_tokens = reduce(add, tokens, self._sum_tokens)
+        if totals is not None:
+            risen = (place for place in range(count - 1, 0, -1) if totals[place] > totals[place - 1])
+            for place in range(next(risen, 1) - 1, count):
+                self._gained(batch.steps[place], totals[place], leads=False)
+        self._done_s = reduce(add, map(mul, times, gains), self._done_s)
+        self._done_timed += sum(gains)
+        if tokens:
+            each = [known] * count if known is not None else made
+            self._sum_tokens = reduce(add, each, self._sum_tokens)
             self._sum_dt_s = reduce(add, times, self._sum_dt_s)
+            self._odd_tokens = reduce(add, each[:unclean], self._odd_tokens)
+            self._odd_dt_s = reduce(add, times[:unclean], self._odd_dt_s)
+            self._done_tokens = reduce(add, map(mul, each, gains), self._done_tokens)
+            self._done_counted += sum(gains)
+        if rates is not None:
+            times_devices = self._devices if batch.per_device else 1
+            self._said.extend(rate * times_devices for rate in rates[-kept:])
         self._window.extend(zip(times[-kept:], shown, repeat(None), batch.loss[-kept:], strict=False))
         return True
 
+    def _is_usual(self, arrived_s: float | None) -> bool:
+        """Say whether the first of many records of one arrival says of all of them that nothing else lies in them."""
+        known = sum(row[0] is not None for row in islice(reversed(self._window), _LATELY))
+        usual = self._usual()
+        few = not known or (self._window.maxlen or 0) < _FEW
+        return few or (usual is not None and arrived_s is not None and arrived_s <= _USUAL * usual)
+
+    def _gained(self, step: int, total: float, *, leads: bool) -> float | None:
+        """Return the tokens of a step by a counter, and note them."""
+        gained = self._counting.gained(step, total)
+        if gained:
+            self.told = (gained, leads)
+        return gained
+
     def _pace(
-        self, said: Record | _Said, step: int | None, arrived_s: float | None
+        self, said: Record | _Said, step: int | None, arrived_s: float | None, given: float | None
     ) -> tuple[float | None, float | None, float | None]:
         """Return (dt, tokens, rate): seconds and tokens of the step, or if neither can be known the printed rate.
 
-        A printed dt leads, even where it is useless (0, NaN): then this record says nothing about time. Where none is
-        printed the arrival stands in for it, and a printed rate gives whichever of the two is missing. Tokens of the
-        step that are printed lead; then the given ones; then what a counter of all tokens has gained.
+        ``given``: the tokens of the step by the settings. A printed dt leads, even where it is useless (0, NaN): then
+        this record says nothing about time. Where none is printed the arrival stands in for it, and a printed rate
+        gives whichever of the two is missing. Tokens of the step that are printed lead; then the given ones; then what
+        a counter of all tokens has gained.
         """
         printed, tokens, rate = said.dt_s, said.tokens, said.tokens_per_s
         self.prints_dt = printed is not None
@@ -136,7 +258,7 @@ class Pace:
         if tokens is not None or said.tokens_total is not None:
             tokens = self._tokens(said, step, dt)
         else:
-            tokens = self._tokens_per_step
+            tokens = given
             self._counting.pause()
         if useless and printed is not None:
             return None, None, None
@@ -161,14 +283,16 @@ class Pace:
                 self._recount()
                 total = tokens if total is None else total
             elif counting.totals is not True:
+                self.told = (tokens, True)
                 return tokens
             else:
                 total = tokens if total is None else total
         else:
             counting.pause()
-        if given is not None or total is None or step is None or not 0 <= total < inf:
+        if total is None or step is None or not 0 <= total < inf:
             return given
-        return counting.gained(step, total)
+        gained = self._gained(step, total, leads=given is None)
+        return gained if given is None else given
 
     def _recount(self) -> None:
         """What was taken for the tokens of single steps is a counter: put right what was summed of it."""
@@ -187,10 +311,16 @@ class Pace:
                 self._sum_dt_s += dt
             if place >= len(rows) - len(losses):
                 self._window.append((dt, tokens, None, losses[place - len(rows)]))
+        # Of what was summed elsewhere the tokens were wrong: these few lines are left out.
+        self._odd_tokens, self._odd_dt_s = self._sum_tokens, self._sum_dt_s
+        self._done_tokens, self._done_counted = 0.0, 0
+        if self._held is not None:
+            self._held = (self._held[0], None)
 
     def part(self) -> None:
         """The steps do not go on from here: the window is emptied, the sums stay."""
         self._window.clear()
+        self._said.clear()
         self._counting.part()
 
     @property
@@ -218,10 +348,28 @@ class Pace:
             return self._sum_tokens / self._sum_dt_s
         return self._rates / self._sum_inverse_rates if self._rates else None
 
+    def clean(self) -> float | None:
+        """Return tokens per second over clean steps alone; None before the first."""
+        seconds = self._sum_dt_s - self._odd_dt_s
+        return (self._sum_tokens - self._odd_tokens) / seconds if seconds > 0 else None
+
+    def done(self) -> tuple[float, float, int, int]:
+        """Return (seconds, tokens, steps with known time, steps with known tokens) of the run, each step once."""
+        return self._done_s, self._done_tokens, self._done_timed, self._done_counted
+
+    def said(self) -> float | None:
+        """Return tokens per second as the program prints them, over the window and all devices; None: it does not."""
+        rates = [rate for rate in self._said if 0 < rate < inf]
+        return len(rates) / sum(1 / rate for rate in rates) if rates else None
+
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as builtins."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in _SUMS}
+        state: dict[str, Any] = {name: getattr(self, name) for name in (*_SUMS, *_LATER_SUMS)}
         state["window"] = list(self._window)
+        state["held"] = None if self._held is None else list(self._held)
+        state["said"] = list(self._said)
+        state["mixed"] = self._mixed
+        state["told"] = None if self.told is None else list(self.told)
         state["counting"] = self._counting.snapshot()
         return state
 
@@ -229,6 +377,13 @@ class Pace:
         """Go on exactly where ``snapshot`` was taken; an older version knew nothing of counters."""
         for name in _SUMS:
             setattr(self, name, state[name])
+        for name in _LATER_SUMS:
+            setattr(self, name, state.get(name, 0))
+        held = state.get("held")
+        self._held = None if held is None else (held[0], held[1])
+        self._said = deque(state.get("said", ()), maxlen=self._said.maxlen)
+        self._mixed, told = state.get("mixed"), state.get("told")
+        self.told = None if told is None else (told[0], told[1])
         self._window.clear()
         self._window.extend((dt, tokens, rate, loss) for dt, tokens, rate, loss in state["window"])
         self._counting = Counting.restore(state.get("counting"))

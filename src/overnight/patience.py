@@ -43,6 +43,13 @@ def hooks_failed(one: Status) -> int:
     return _hooks(one, "failed")
 
 
+def hooks_held(one: Status) -> str | None:
+    """Return what the hooks of an ended run wait for before they may start; None if nothing holds them back."""
+    hooks = one.get("hooks") if one["state"] in ENDED else None
+    text = hooks.get("held") if isinstance(hooks, dict) else None
+    return text if isinstance(text, str) and hooks_left(one) else None
+
+
 def _hooks(one: Status, key: str) -> int:
     hooks = one.get("hooks")
     if not hooks:  # of a thousand runs in a list hardly any has one
@@ -54,12 +61,15 @@ def _hooks(one: Status, key: str) -> int:
 def over(one: Status) -> bool:
     """Say whether there is nothing more to wait for: the run has ended, and so have its hooks or who would run them.
 
-    A supervisor that has hooks to run says first that the run has ended, and stays until the last of them has.
+    A supervisor that has hooks to run says first that the run has ended, and stays until the last of them has. Those
+    that are held back because of other work are not waited for: the work may be what waits, and it may take a night.
     """
     if one["state"] not in ENDED:
         return False
     if os.environ.get("OVERNIGHT_ROLE") == "hook" and os.environ.get("OVERNIGHT_RUN_ID") == one["name"]:
         return True  # asked by one of its hooks, which would wait for itself
+    if hooks_held(one) is not None:
+        return True
     busy = one.get("hooks") is not None and one["supervisor"]["alive"]
     return not busy and not (hooks_left(one) and kept(one))
 

@@ -34,7 +34,7 @@ class Progress:
         self.growth = Growth(log)
         self.files_seen_at = 0.0
         self.log_grew_at: float | None = None
-        self.moves, self.heard = monitor.moves, monitor.heard
+        self.moves, self.heard = monitor.moves, monitor.hearing.heard
         self.mono_s = clock()
         self.clock_s = self.moved_at = self.log_at = self.file_at = self.heard_at = 0.0
         self.saving_from: float | None = None
@@ -59,7 +59,7 @@ class Progress:
         self.attempt = number
         self.moved_at = self.log_at = self.file_at = self.heard_at = self.clock_s - ago_s
         self.stepped = self.announced = False
-        self.moves, self.heard = self.monitor.moves, self.monitor.heard
+        self.moves, self.heard = self.monitor.moves, self.monitor.hearing.heard
         self._keep()
 
     def look(self, *, log_grew_at: float | None, saved: bool, command: Identity | None) -> None:
@@ -69,8 +69,8 @@ class Progress:
             self.log_grew_at, self.log_at = log_grew_at, now_s
         if saved or (command is not None and self._files_grow(command)):
             self.file_at = now_s
-        if monitor.heard != self.heard:
-            self.heard, self.heard_at = monitor.heard, now_s
+        if monitor.hearing.heard != self.heard:
+            self.heard, self.heard_at = monitor.hearing.heard, now_s
             self.announced = True
         if monitor.moves != self.moves:
             self.moves = monitor.moves
@@ -102,7 +102,7 @@ class Progress:
 
         A file that was open before the last step explains nothing: a cache may have such a name, and stay open.
         """
-        now_s, phase = self.clock_s, self.monitor.phase
+        now_s, phase = self.clock_s, self.monitor.hearing.phase
         if not saving:
             self.saving_from = None
         elif self.saving_from is None:
@@ -121,7 +121,7 @@ class Progress:
         )
 
     def _keep(self) -> None:
-        self.monitor.remembered = {
+        own = {
             "attempt": self.attempt,
             "boot_id": boot_id(),
             "mono_s": self.mono_s,
@@ -134,6 +134,7 @@ class Progress:
             "stepped": self.stepped,
             "announced": self.announced,
         }
+        self.monitor.remembered.update(own)  # others keep something there, too
 
     def _at_the_end(self) -> bool:
         """Say whether the last step was made: the last one printed may lie a logging interval before it."""

@@ -18,6 +18,7 @@ from overnight.errors import FolderError
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.gauges import Gauges, Now
+from overnight.instruments import Instruments
 from overnight.kept import MOVING
 from overnight.monitor import Monitor
 from overnight.snapshot import Saves, Used, build
@@ -52,6 +53,7 @@ class Publisher:
         *,
         created_at: float | None,
         hooks: Callable[[], dict[str, Any] | None],
+        instruments: Instruments,
     ) -> None:
         self.folder = folder
         self.spec = spec
@@ -59,6 +61,7 @@ class Publisher:
         self.facts = facts
         self.created_at = created_at
         self.hooks = hooks
+        self.instruments = instruments
         self.engine: str | None = None
         self.urgent = True
         self.moved = False
@@ -99,6 +102,7 @@ class Publisher:
         """Return the status as it would be written now."""
         attempt = known.attempt
         started = attempt is not None and attempt.command is not None
+        now = time.time()
         return build(
             spec=self.spec,
             monitor=self.monitor,
@@ -106,13 +110,13 @@ class Publisher:
             attempts=self._attempts(attempt),
             verdicts=self.facts.verdicts,
             created_at=self.created_at,
-            now=time.time(),
+            now=now,
             used=Used(
                 active_s=round(known.active_s, 3) if started else None,
                 elapsed_s=known.elapsed_s,
                 resume_in_s=known.resume_in_s,
                 silent_s=known.silent_s,
-                phase=self.monitor.phase,
+                phase=self.monitor.hearing.phase,
                 last_lines=self._last_lines(),
             ),
             keepers={"supervisor": os.getpid()},
@@ -120,6 +124,7 @@ class Publisher:
             notes=self.facts.notes,
             hooks=self.hooks(),
             engine=self._engine(),
+            sensed=self.instruments.shown(now),
         )
 
     def _engine(self) -> str:

@@ -80,6 +80,9 @@ def _well(folder: RunFolder, asked: Asked, one: dict[str, Any]) -> Case | None:
         return Case(kind="rest", text=f"already {state}: nothing to do")
     if one["foreign"] or asked.machine_id not in (None, machine_id()):
         return Case(kind="unasked", text=f"is kept on another machine ({asked.host}): recover it there")
+    if (held := client.hooks_held(one)) is not None and one["supervisor"]["alive"]:
+        text = f"is {state}, and turning off waits: {held}; `overnight stop {folder.name} --now` gives that up first"
+        return Case(kind="blocked", text=text)
     if one["supervisor"]["alive"] or one["shim"]["alive"]:
         return Case(kind="rest", text=f"is {state}: left alone")
     if not rebooted:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from overnight import yardsticks
 from overnight.errors import UsageError
 from overnight.folder import check_name
 from overnight.options import ACTIONS, BY_NAME, LIMITS, NOT_SETTINGS, RULES, SETTINGS, TABLES, actions_of
@@ -32,6 +33,11 @@ NOT_ASKED = {
     "stall": "learned from the run",
     "start_limit": "none, an alert after 30 min",
     "exit_limit": "as a stall",
+    "price_table": "none",
+    "gpu": "what the driver says",
+    "world_size": "all devices",
+    "accumulate": "1",
+    **dict.fromkeys(("config", "model"), "none"),
 }
 """What a setting without a value means, where that is not "unknown"."""
 
@@ -72,6 +78,8 @@ def resolve(
     _date(values, origins, time.time() if now is None else now)
     warnings += _idle(values, origins)
     _place(values, origins, str(home), here, warnings)
+    derived, more = yardsticks.derive(values, origins, here)
+    warnings += [*more, *yardsticks.unused(values, origins)]
     if values["line_buffered"] and shutil.which("stdbuf", path=environ.get("PATH", os.defpath)) is None:
         raise UsageError(
             f"line-buffered ({origins['line_buffered']}) needs the program stdbuf (coreutils), which is not on PATH; "
@@ -85,6 +93,7 @@ def resolve(
         cwd=here,
         actions={rule: values[f"action_{rule}"] for rule in RULES if values[f"action_{rule}"] is not None},
         **{one.field: values[one.name] for one in SETTINGS if one.field in RunSpec.__struct_fields__},
+        **derived,
     )
     return Resolved(spec=spec, origins=origins, settle_s=values["settle"], warnings=tuple(warnings), values=values)
 
@@ -260,9 +269,10 @@ def rule_action(word: object, origin: str) -> tuple[str, str]:
         near = _near(name, RULES)
         hint = f"did you mean {near}?" if near else f"rules are {', '.join(RULES)}"
         raise UsageError(f"action {str(word)!r} ({origin}): there is no rule {name!r}; {hint}")
-    if equals and name in LIMITS and action == "rollback":
+    if equals and name in RULES and action in ACTIONS and action not in actions_of(name):
+        what = "a limit that is reached" if name in LIMITS else "what the machine does"
         raise UsageError(
-            f"action {str(word)!r} ({origin}): a limit that is reached is no trouble to go back before; "
+            f"action {str(word)!r} ({origin}): {what} is no trouble to go back before; "
             f"its actions are {', '.join(actions_of(name))}"
         )
     if not equals or name not in RULES or action not in ACTIONS:
@@ -296,7 +306,7 @@ def _parse(asked: Layer) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _reconcile(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Bring settings in line that only make sense together."""
-    if values["max_cost"] is not None and values["price"] is None:
+    if values["max_cost"] is not None and values["price"] is None and values["price_table"] is None:
         raise UsageError(
             f"max-cost ({origins['max_cost']}) needs what the machine costs: add --price, such as --price 2.49/h"
         )

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from overnight import crosscheck
 from overnight.events import Measure, Verdict
 from overnight.folder import utc
 from overnight.monitor import Monitor
-from overnight.spec import RunSpec, cost
+from overnight.overall import whole
+from overnight.spec import HOUR_S, RunSpec, cost
 from overnight.states import RunState, exit_code
 
 FORMAT = 1
@@ -68,10 +70,10 @@ def build(
     notes: Sequence[str],
     hooks: dict[str, Any] | None,
     engine: str,
+    sensed: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the whole snapshot; ``now`` in seconds since the epoch."""
+    """Return the whole snapshot; ``now`` in seconds since the epoch, ``sensed`` what sensors tell."""
     measure = monitor.measure()
-    how = state.exit
     live = attempts[-1] if attempts else {}
     return {
         "format": FORMAT,
@@ -82,17 +84,16 @@ def build(
         "attempt": state.attempt or None,
         "pid": live.get("pid"),
         **_figures(spec, monitor, measure),
+        **sensed,
+        **_overall(spec, monitor, measure, used.elapsed_s, sensed.get("disagreements", ())),
         "started_at": live.get("started_at"),
         "created_at": None if created_at is None else utc(created_at),
         "updated_at": utc(now),
-        "ended_at": utc(how.at if how is not None and how.at is not None else now) if state.ended else None,
+        **_ending(state, now),
         **_usage(spec, state, used, measure, now),
         "log": spec.log,
         "argv": list(spec.argv),
         "cwd": spec.cwd,
-        "exit_code": how.exit_code if how else None,
-        "signal": how.signal if how else None,
-        "code": exit_code(state.state, state.cause) if state.ended else None,
         "verdicts": [verdict_line(verdict) for verdict in verdicts[-SHOWN_VERDICTS:]],
         "verdict_count": len(verdicts),
         "supervisor": {"pid": keepers.get("supervisor")},
@@ -102,6 +103,16 @@ def build(
         "engine": engine,
         "limits": limits(spec),
         "hooks": hooks,
+    }
+
+
+def _ending(state: RunState, now: float) -> dict[str, Any]:
+    how = state.exit
+    return {
+        "ended_at": utc(how.at if how is not None and how.at is not None else now) if state.ended else None,
+        "exit_code": how.exit_code if how else None,
+        "signal": how.signal if how else None,
+        "code": exit_code(state.state, state.cause) if state.ended else None,
     }
 
 
@@ -139,7 +150,31 @@ def limits(spec: RunSpec) -> dict[str, Any]:
     }
 
 
+def _overall(
+    spec: RunSpec, monitor: Monitor, measure: Measure, elapsed_s: float, disagreements: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the run has come to over all its time, and what cannot be."""
+    meter = monitor.meter
+    done = whole(meter, elapsed_s)
+    speed, flops, capacity = done.tokens_per_second, measure.flops_per_token, meter.capacity
+    price = spec.price
+    return {
+        "goodput": done.goodput,
+        "tokens_per_second_wall": speed,
+        "mfu_wall": None if speed is None or flops is None or capacity is None else speed * flops / capacity,
+        "disagreements": [*disagreements, *crosscheck.disagreements(meter, monitor.hearing.stated)],
+        "mfu_trouble": crosscheck.impossible(meter, measure),
+        "cost_per_billion_tokens": None if price is None or not speed else price / HOUR_S / speed * 1e9,
+    }
+
+
 def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any]:
+    figures = monitor.figures
+    told = monitor.meter.pace.told
+    leads = told is not None and told[1]
+    tokens_source = None if leads else figures.tokens_source
+    if leads or (tokens_source is None and measure.tokens_per_second is not None):
+        tokens_source = "as the log prints them"
     return {
         "step": measure.step,
         "steps": spec.steps,
@@ -149,18 +184,28 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
         "dt": measure.dt_s,
         "tokens_per_second": measure.tokens_per_second,
         "tokens_per_second_avg": measure.tokens_per_second_avg,
+        "tokens_per_second_clean": measure.tokens_per_second_clean,
+        "useful_tokens_per_second": measure.useful_tokens_per_second,
         "tflops": measure.tflops,
         "mfu": measure.mfu,
         "mfu_avg": measure.mfu_avg,
+        "mfu_clean": measure.mfu_clean,
         "mfu_attention": measure.mfu_attention,
         "mfu_attention_avg": measure.mfu_attention_avg,
+        "hfu": measure.hfu,
         "flops_per_token": measure.flops_per_token,
         "flops_per_token_attention": measure.flops_per_token_attention,
-        "peak_flops": monitor.figures.peak_flops,
-        "peak_source": monitor.figures.peak_source,
-        "convention": None if measure.flops_per_token is None else "6N",
+        "peak_flops": figures.peak_flops,
+        "peak_source": figures.peak_source,
+        "convention": None if measure.flops_per_token is None else figures.convention,
+        "convention_attention": None if measure.flops_per_token_attention is None else figures.convention_attention,
         "params": spec.params,
-        "params_source": monitor.figures.params_source,
+        "params_source": figures.params_source,
+        "params_active": None if spec.counts is None else spec.counts.active,
+        "tokens_per_step": told[0] if told is not None and leads else spec.tokens_per_step,
+        "tokens_source": tokens_source,
+        "dtype": spec.dtype,
+        "gpu": spec.gpu,
         "devices": spec.devices,
         "eta_s": measure.eta_s,
         "records": measure.records,

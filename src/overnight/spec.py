@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from overnight.modelsize import Counts
+
 LANGUAGE_MODEL_MAX_LOSS = 20.0
 """ln(V) of a 200,000-word vocabulary is 12.2: a language model with a loss above 20 has left any sane start behind."""
 
@@ -37,16 +39,35 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     # how it is read
     pattern: str | None = None
     line_buffered: bool = False
-    # how it is measured
+    sensors: Literal["on", "off"] = "on"
+    sensor_interval_s: float = 10.0
+    # how it is measured; ``*_source`` says in words where a number comes from, None for its own flag
     window: int = 10
     steps: int | None = None
     params: int | None = None
+    params_source: str | None = None
+    active_params: int | None = None
+    trainable_params: int | None = None
+    counts: Counts | None = None  # all that is known of the model's size, where more than its parameters is
+    config: str | None = None
+    model: str | None = None
     tokens_per_step: float | None = None
+    tokens_source: str | None = None
+    batch: int | None = None
+    accumulate: int | None = None
+    world_size: int | None = None
+    gpu: str | None = None
+    dtype: str | None = None
     peak_tflops: float | None = None
+    peak_source: str | None = None
     devices: int = 1
     layers: int | None = None
     seq_len: int | None = None
     width: int | None = None
+    heads: int | None = None
+    head_size: int | None = None
+    convention: str = "6n"
+    recompute: Literal["none", "selective", "full"] = "none"
     vocab_size: int | None = None
     # how it is judged: an action per rule where it differs from the rule's own default, and named parameters
     max_loss: float | None = None
@@ -61,6 +82,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_steps: int | None = None
     max_cost: float | None = None
     price: float | None = None  # per hour, of the whole machine
+    price_source: str | None = None
+    price_table: str | None = None
     # how it is started again
     restarts: int = 0
     backoff_s: float = 2.0
@@ -73,6 +96,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_event: tuple[str, ...] = ()
     on_end: tuple[str, ...] = ()
     hook_timeout_s: float = 60.0
+    on_end_guard: Literal["auto", "off"] = "auto"
     report: Literal["end", "never"] = "end"
 
     def comes_again(self) -> bool:

@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from overnight import states
 from overnight.alarm import Alarm
 from overnight.asked import read_asked
 from overnight.attempt import Attempt
@@ -40,6 +41,7 @@ from overnight.gauges import Gauges
 from overnight.history.completeness import behind
 from overnight.hooks import Hooks
 from overnight.inbox import Inbox
+from overnight.instruments import Instruments
 from overnight.intake import Intake
 from overnight.keepers import Keepers
 from overnight.lifecycle import stopping_again
@@ -56,21 +58,6 @@ from overnight.snapshot import verdict_line
 from overnight.spec import RunSpec
 from overnight.spending import Spending
 from overnight.standing import Standing
-from overnight.states import (
-    Action,
-    Alive,
-    BackOff,
-    Climb,
-    End,
-    Ended,
-    Event,
-    Launched,
-    Rebooted,
-    Recovered,
-    Reorder,
-    Start,
-    Stop,
-)
 from overnight.storing import Storing
 from overnight.waking import Wake, Woke
 from overnight.watching import Watching
@@ -133,10 +120,15 @@ class Supervisor:
             spending=spending,
         )
         self.reboot = Reboot(self.asked, self.standing, facts, self.inbox, spending, adopting=self.adopting)
+        self.instruments = Instruments(
+            self.folder, self.spec, facts=facts, monitor=monitor, intake=self.intake, progress=self.progress,
+            change=self._change,
+        )  # fmt: skip
         self.hooks = Hooks(self.folder, self.spec, facts, lambda: self.publisher.status(self.gauges.now()))
         self.publisher = Publisher(
-            self.folder, self.spec, monitor, facts, created_at=self.asked.epoch, hooks=self.hooks.summary
-        )
+            self.folder, self.spec, monitor, facts, created_at=self.asked.epoch, hooks=self.hooks.summary,
+            instruments=self.instruments,
+        )  # fmt: skip
         self.orders = Orders(
             inbox=self.inbox, facts=facts, attempts=attempts, monitor=monitor, happen=self._happen, change=self._change
         )
@@ -154,10 +146,12 @@ class Supervisor:
         self.alarm = Alarm(
             gauges=self.gauges, intake=self.intake, monitor=monitor, attempts=attempts, saves=self.saves.saves,
             others=(self.storing.next_turn_s, self.publisher.next_turn_s, self.hooks.next_look_s,
-                    self.comeback.next_look_s),
+                    self.comeback.next_look_s, self.instruments.next_look_s),
         )  # fmt: skip
         if self.hooks.summary() is not None:
             self.wake.watch_folder(self.folder.hooks)
+        if self.instruments.peak is not None:
+            self._change(self.spec)
         self.slept_s: float | None = None
         self.moment: Moment | None = None  # of this turn, once the rules were asked
 
@@ -179,6 +173,7 @@ class Supervisor:
         while not self.monitor.state.ended:
             self.slept_s = self.alarm.timeout_s(self.moment)
             self.turn(self.wake.sleep(self.slept_s))
+        self.instruments.close()
         self.parting.see_out(self.monitor.state.exit)
         return OVER
 
@@ -188,7 +183,7 @@ class Supervisor:
             self.folder.put_ballast()
         attempt = self.attempts.current
         if not self.reboot.happened():
-            self._happen(Launched())
+            self._happen(states.Launched())
         if self.monitor.state.state == "running" and attempt is not None and not self.standing.lost:
             self.attempts.tell_started(attempt)
             self.comeback.began(attempt)
@@ -201,14 +196,14 @@ class Supervisor:
         if self.standing.ended_before is not None and attempt is not None:
             self._close_attempt(attempt, self.standing.ended_before)
         if self.reboot.happened() and not self.monitor.state.ended:
-            self._happen(Rebooted())
+            self._happen(states.Rebooted())
         if self.reboot.returning(self.monitor.state):
             self._read_all()
             self.monitor.state = self.reboot.bring_back(self.monitor.state)
             self.attempts.close(self.monitor)
             stranded = self.comeback.found_soon()
             if stranded is None:
-                self._happen(Recovered())
+                self._happen(states.Recovered())
             else:
                 self.reboot.leave(stranded, self.monitor.state)
 
@@ -239,7 +234,7 @@ class Supervisor:
             return False
         self.progress.begin_attempt(self.monitor.state.attempt)
         self.storing.at_once()  # or the next supervisor measures by the attempt before
-        self._happen(Alive(attempt=self.monitor.state.attempt))
+        self._happen(states.Alive(attempt=self.monitor.state.attempt))
         self.comeback.began(self.attempts.current)
         return True
 
@@ -274,7 +269,7 @@ class Supervisor:
         self.publisher.urgent = self.orders.take(woke) or self.publisher.urgent
 
     def _change(self, spec: RunSpec) -> None:
-        self.spec = self.attempts.spec = self.publisher.spec = self.comeback.spec = spec
+        self.spec = self.attempts.spec = self.publisher.spec = self.comeback.spec = self.hooks.spec = spec
         change_monitor(self.monitor, spec, self.facts.note)
 
     # -- 5. time -----------------------------------------------------------------------------------------------------
@@ -286,13 +281,14 @@ class Supervisor:
         self.moment = self.gauges.moment()
         found = self.monitor.tick(self.moment)
         for verdict in found:
-            self._judge(verdict)
+            self._judge(self.instruments.beside(verdict))
         if found:
             self.storing.at_once()  # what the rules have told must not be told again
         now = boot_clock()
         trouble = self.storing.disk_trouble(now)
-        if trouble is not None:
-            self._judge(trouble)
+        sensed = self.instruments.turn(now, active_s=self.moment.active_s)
+        for verdict in sensed if trouble is None else (trouble, *sensed):
+            self._judge(verdict)
         if attempt.exit is None:
             attempt.watch_targets(now, self.intake.grew_at)
 
@@ -314,13 +310,17 @@ class Supervisor:
         if self.spec.recover and self.monitor.state.state == "running" and shutting_down():
             self._happen(Request(kind="stop", by="shutdown", at=how.at))
         target, started = attempt.target_of(self.intake.grew_at), attempt.executed()
+        for verdict in self.instruments.at_end(self.attempts.samples(), self.gauges.spending.active_s(attempt)):
+            self._judge(verdict)
         finding = self.attempts.finding(how, target)
         luck, reached = random.random(), self.monitor.reached()  # noqa: S311 - no secret
         unloaded = self.comeback.ended(attempt, finding, stopped=self.attempts.stopping is not None)
         for verdict in self.comeback.told():
             self._judge(verdict)
         more = {"unloaded": unloaded, "elsewhere": unloaded and self.comeback.elsewhere()}
-        ended = Ended(exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck, **more)
+        ended = states.Ended(
+            exit=how, target=target, started=started, finding=finding, reached=reached, luck=luck, **more
+        )
         self._happen(ended)
         self.attempts.close(self.monitor, finding)
         if self.monitor.state.state == "backoff":
@@ -339,7 +339,7 @@ class Supervisor:
 
     # -- decisions meet effects --------------------------------------------------------------------------------------
 
-    def _happen(self, event: Event) -> None:
+    def _happen(self, event: states.Event) -> None:
         before = self.monitor.state.state
         decision = self.monitor.happen(event)
         if decision.state.state != before:
@@ -348,20 +348,20 @@ class Supervisor:
         for action in decision.actions:
             self._act(action)
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: states.Action) -> None:
         attempts = self.attempts
-        if isinstance(action, Start):
+        if isinstance(action, states.Start):
             point = self.comeback.point(action.attempt, used_s=self.gauges.spending.active_s(attempts.current))
             attempts.begin(action.attempt, self.intake.begin_attempt(action.attempt), point)
-        elif isinstance(action, Stop):
+        elif isinstance(action, states.Stop):
             attempts.stop(action.order)
-        elif isinstance(action, Climb) and attempts.stopping is not None:
+        elif isinstance(action, states.Climb) and attempts.stopping is not None:
             attempts.stopping.urge(at_once=action.now)
-        elif isinstance(action, Reorder) and attempts.stopping is not None:
+        elif isinstance(action, states.Reorder) and attempts.stopping is not None:
             attempts.stopping.reorder(action.order)
-        elif isinstance(action, BackOff):
+        elif isinstance(action, states.BackOff):
             attempts.wait(action, self.monitor.state)
-        elif isinstance(action, End):
+        elif isinstance(action, states.End):
             used_s = self.gauges.spending.elapsed_s(attempts.current)
             text = self.monitor.state.cause_text
             self.facts.say("ended", state=action.state, cause=action.cause, text=text, elapsed_s=used_s)

@@ -7,14 +7,14 @@ skipped; it never keeps a run from starting.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from overnight.accelerators import DevicePeak
 from overnight.engines import Engine
 from overnight.errors import UsageError
-from overnight.meter import Figures
 from overnight.monitor import Monitor
 from overnight.readers import Reader
 from overnight.readers.jsonlines import JsonLines
@@ -22,15 +22,23 @@ from overnight.readers.keyvalue import KeyValue
 from overnight.readers.nanogpt import NanoGPT
 from overnight.readers.pattern import Pattern
 from overnight.readers.trainer import Trainer
-from overnight.rules import RecordRule, SegmentRule, TimeRule
+from overnight.rules import RecordRule, SegmentRule, SensorRule, TimeRule
 from overnight.rules.collapse import Collapse
+from overnight.rules.diskspace import DiskSpace
 from overnight.rules.divergence import Divergence
+from overnight.rules.hardware import Hardware
+from overnight.rules.idle import LowUtilisation
 from overnight.rules.limits import Cost, Until, WallClock
+from overnight.rules.memory import MemoryCreep
 from overnight.rules.nonfinite import Nonfinite
 from overnight.rules.rewind import Rewind
+from overnight.rules.slowdown import Slowdown
 from overnight.rules.spike import Spike
 from overnight.rules.stall import Stall
 from overnight.rules.steps import MaxSteps
+from overnight.rules.straggler import Straggler
+from overnight.rules.throttle import Throttle
+from overnight.sizing import figures_of
 from overnight.spec import RunSpec
 from overnight.states import Plan
 
@@ -62,6 +70,14 @@ def _spike(_spec: RunSpec, action: Action) -> RecordRule:
     return Spike(**action)
 
 
+def _slowdown(_spec: RunSpec, action: Action) -> RecordRule:
+    return Slowdown(**action)
+
+
+def _straggler(_spec: RunSpec, action: Action) -> RecordRule:
+    return Straggler(**action)
+
+
 def _max_steps(spec: RunSpec, action: Action) -> RecordRule:
     return MaxSteps(max_steps=spec.max_steps, **action)
 
@@ -87,6 +103,8 @@ RULES: dict[str, Callable[[RunSpec, Action], RecordRule]] = {
     "divergence": _divergence,
     "collapse": _collapse,
     "spike": _spike,
+    "slowdown": _slowdown,
+    "straggler": _straggler,
     "max_steps": _max_steps,
 }
 
@@ -97,6 +115,15 @@ TIME_RULES: dict[str, Callable[[RunSpec, Action], TimeRule]] = {
     "cost": _cost,
 }
 
+
+SENSOR_RULES: dict[str, Callable[..., SensorRule]] = {
+    "hardware": Hardware,
+    "throttle": Throttle,
+    "low_utilisation": LowUtilisation,
+    "memory_creep": MemoryCreep,
+    "disk_space": DiskSpace,
+}
+"""Beside them a record rule may judge sensors too; it is asked as both."""
 
 SEGMENT_RULES: tuple[SegmentRule, ...] = (Rewind(),)
 """They only note, and nobody sets what they ask for."""
@@ -152,7 +179,7 @@ def reader_makers(spec: RunSpec, complain: Callable[[str], None]) -> list[Callab
 def make_rules(spec: RunSpec, complain: Callable[[str], None]) -> list[RecordRule]:
     """Return every rule that judges records, with its parameters and its action."""
     found = [make(spec, _action(spec, name)) for name, make in RULES.items()]
-    return found + [make() for make in _plugins("overnight.rules", {*RULES, *TIME_RULES}, complain)]
+    return found + [make() for make in _plugins("overnight.rules", {*RULES, *TIME_RULES, *SENSOR_RULES}, complain)]
 
 
 def make_time_rules(spec: RunSpec) -> list[TimeRule]:
@@ -160,24 +187,14 @@ def make_time_rules(spec: RunSpec) -> list[TimeRule]:
     return [make(spec, _action(spec, name)) for name, make in TIME_RULES.items()]
 
 
+def sensor_rules(rules: Sequence[RecordRule], spec: RunSpec) -> list[SensorRule]:
+    """Return every rule that judges what sensors tell; ``rules`` may have some that do so besides."""
+    own = [make(**_action(spec, name)) for name, make in SENSOR_RULES.items()]
+    return [*(rule for rule in rules if isinstance(rule, SensorRule) and not isinstance(rule, Guarded)), *own]
+
+
 def _action(spec: RunSpec, name: str) -> Action:
     return {"action": spec.actions[name]} if name in spec.actions else {}
-
-
-def make_figures(spec: RunSpec) -> Figures:
-    """Return what the meter must know about model and hardware; unknown stays None."""
-    return Figures(
-        params=spec.params,
-        params_source=None if spec.params is None else "--params",
-        tokens_per_step=spec.tokens_per_step,
-        peak_flops=None if spec.peak_tflops is None else spec.peak_tflops * 1e12,
-        peak_source=None if spec.peak_tflops is None else "--peak-tflops",
-        devices=spec.devices,
-        layers=spec.layers,
-        seq_len=spec.seq_len,
-        width=spec.width,
-        steps=spec.steps,
-    )
 
 
 def _policy(spec: RunSpec) -> Plan:
@@ -191,21 +208,29 @@ def _policy(spec: RunSpec) -> Plan:
 
 def make_monitor(spec: RunSpec, complain: Callable[[str], None]) -> Monitor:
     """Return the pure heart of one run."""
-    makers = reader_makers(spec, complain)
+    makers, rules = reader_makers(spec, complain), make_rules(spec, complain)
     return Monitor(
         make_readers=lambda: [make() for make in makers],
-        rules=make_rules(spec, complain),
+        rules=rules,
         time_rules=make_time_rules(spec),
         segment_rules=SEGMENT_RULES,
-        figures=make_figures(spec),
+        sensor_rules=sensor_rules(rules, spec),
+        figures=figures_of(spec),
         window=spec.window,
         policy=_policy(spec),
     )
 
 
-def change_monitor(monitor: Monitor, spec: RunSpec, complain: Callable[[str], None]) -> None:
-    """Let a monitor go on under a spec that was changed while the run goes on; what rules remember stays."""
-    monitor.change(make_rules(spec, complain), make_time_rules(spec), make_figures(spec))
+def change_monitor(
+    monitor: Monitor, spec: RunSpec, complain: Callable[[str], None], seen: DevicePeak | None = None
+) -> None:
+    """Let a monitor go on under a spec that was changed while the run goes on; what rules remember stays.
+
+    ``seen``: the peak of the device that was seen, where none was given.
+    """
+    rules = make_rules(spec, complain)
+    monitor.sensor_rules = tuple(sensor_rules(rules, spec))
+    monitor.change(rules, make_time_rules(spec), figures_of(spec, seen))
     monitor.policy = _policy(spec)
 
 

@@ -73,6 +73,7 @@ def measured(bench: dict[str, ModuleType], savers: list[str], folder: Path, monk
     return found
 
 
+@pytest.mark.long  # as the test below; the saver itself has tests of its own
 @pytest.mark.timeout(400)  # torch is imported twice, once by a writer that lets others go first
 def test_a_saver_loads_what_it_saved(
     bench: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

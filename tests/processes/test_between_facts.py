@@ -254,7 +254,7 @@ def test_a_hook_that_waits_for_its_run_does_not_wait_for_itself(start: Start, wo
     run = start("r", *toy("--steps", 5), flags=["--on-end", "sh hook.sh", "--hook-timeout", "20s"])
     assert run.wait(40) == 0
     assert (work / "code").read_text() == "0\n"
-    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None}
+    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None, "held": None}
 
 
 # -- helpers of version managers -------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_hooks_of_an_end_on_a_full_disk_run(disk: Path, on_disk_runs: Runs, work
     assert run.wait(40) == 0
     assert os.statvfs(disk).f_bavail > 0, "what was kept ahead of the log"
     assert (work / "told").read_text() == "finished\n"
-    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None}
+    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None, "held": None}
 
 
 # -- a machine without systemctl -------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def test_a_resume_that_is_none_is_told(start: Start, switch: tuple[object, ...],
 
 def test_marks_and_budgets_outlive_the_supervisor(start: Start) -> None:
     """E3-03: what was used and what is known to be bad stands on the disk."""
-    words = saving("--steps", 120, "--crash-at", 38, "--crash-at-load", "000030", "--faults-in", 2, dt=0.1)
+    words = saving("--steps", 120, "--crash-at", 38, "--crash-at-load", "000030", "--faults-in", 2, dt=0.06)
     run = start("killed", *words, flags=flags())
     for _ in range(4):  # a fifth within a minute would be followed after half a minute only
         pid = run.status["supervisor"]["pid"]

@@ -71,10 +71,14 @@ def remote(runs: Runs, words: list[str]) -> str:
     return f"cd {runs.work} && export {env} && overnight {' '.join(words)}"
 
 
-@pytest.mark.parametrize("stay", ["", "--follow", "--foreground", "--wait-step"])
+@pytest.mark.parametrize(
+    "stay",
+    # An sshd and two logins for each; a --follow that is cut off is in test_check.py too.
+    ["", "--foreground", *(pytest.param(one, marks=pytest.mark.long) for one in ("--follow", "--wait-step"))],
+)
 def test_an_ssh_connection_that_breaks(runs: Runs, ssh: list[str], stay: str) -> None:
     """A1-01: started over ssh on a terminal, the client killed: the run comes to its last step, no signal is told."""
-    words = ["run", "--name", "night", *([stay] if stay else []), "--", *toy("--steps", 120, "--dt", 0.1)]
+    words = ["run", "--name", "night", *([stay] if stay else []), "--", *toy("--steps", 120, "--dt", 0.06)]
     terminal = Terminal([*ssh, remote(runs, words) + "; sleep 600"], env=runs.env, cwd=runs.work)
     try:
         run = runs.run("night")

@@ -121,7 +121,7 @@ def test_its_limits_count_for_whoever_takes_over_a_back_off(start: Start) -> Non
 
 def test_a_dead_guard_and_a_killed_adopter_do_not_lose_the_back_off(start: Start, runs: Runs) -> None:
     """All three are killed, somebody looks, and the one that was started for that is killed as well."""
-    run = in_back_off(start, "--backoff", "8s")
+    run = in_back_off(start, "--backoff", "6s")
     kill_all(run, training=False)
     assert runs.overnight("status", "waits").returncode == 0
     adopter = until(lambda: next(iter(keepers(run.folder)), None), "an adopting supervisor")

@@ -41,7 +41,15 @@ def paused_supervisor(home: Path, name: str, after_s: float) -> int:
     return pid
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.15, 0.2])
+LONG = pytest.mark.long
+
+
+def first_few(values: list[Any], few: int = 2) -> list[Any]:
+    """Return all values for a long run of the tests, of which the first ``few`` stand for the others in each run."""
+    return [*values[:few], *(pytest.param(value, marks=LONG) for value in values[few:])]
+
+
+@pytest.mark.parametrize("after_s", first_few([0.0, 0.1, 0.05, 0.15, 0.2]))
 def test_a_nan_on_the_first_line_ends_a_run_whose_supervisor_was_slow(runs: Runs, home: Path, after_s: float) -> None:
     environ = {**os.environ, "OVERNIGHT_HOME": str(home)}
     argv = [sys.executable, "-m", "overnight", "run", "--name", "late", "--settle", "0", "--", *NAN_AT_ONCE]
@@ -72,7 +80,9 @@ def started(runs: Runs) -> Run:
     return runs.start("night", *toy("--steps", 100000, "--dt", 0.02, "--handle", "int"), log="step: 3,")
 
 
-@pytest.mark.parametrize("text", ['{"pid": "x"}', "{}", "[1]", "no json", '{"pid": 1, "start_ticks": 2, "at": "now"}'])
+@pytest.mark.parametrize(
+    "text", first_few(['{"pid": 1, "start_ticks": 2, "at": "now"}', "no json", "{}", "[1]", '{"pid": "x"}'])
+)
 def test_an_edited_started_json_costs_nothing(runs: Runs, home: Path, text: str) -> None:
     run = started(runs)
     attempt_file(home, "started.json").write_text(text)
@@ -83,7 +93,7 @@ def test_an_edited_started_json_costs_nothing(runs: Runs, home: Path, text: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "no json", '{"cause": "user"}', '{"cause": "user", "save": 1, "signalled": 1}']
+    "text", first_few(['{"cause": "user", "save": 1, "signalled": 1}', "no json", "{}", "[]", '{"cause": "user"}'])
 )
 def test_an_edited_stop_json_begins_the_stop_anew(runs: Runs, home: Path, text: str) -> None:
     run = started(runs)

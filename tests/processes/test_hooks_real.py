@@ -194,7 +194,7 @@ def test_ending_again_runs_nothing_again(night: Night) -> None:
         path.unlink()
     hooks = night.ends(**asked)
     assert sorted(night.wrote("ran").split()) == ["e", "x"]
-    assert hooks.summary() == {"pending": 0, "failed": 0, "text": None}
+    assert hooks.summary() == {"pending": 0, "failed": 0, "text": None, "held": None}
     night.status.update(attempt=2)  # brought back after a reboot: that is another end
     night.ends(**asked)
     assert sorted(night.wrote("ran").split()) == ["e", "e", "x", "x"]
@@ -388,7 +388,12 @@ def test_a_killed_runner_is_a_failure_and_not_another_try(night: Night) -> None:
     drive(hooks, done=lambda: night.wrote("ran") != "")
     os.kill(json.loads((night.folder.hooks / "end-001-1.claim").read_text())["pid"], signal.SIGKILL)
     hooks = night.ends(on_end=("echo x >> ran; sleep 60",))
-    assert hooks.summary() == {"pending": 0, "failed": 1, "text": "--on-end hook failed: its runner was killed"}
+    assert hooks.summary() == {
+        "pending": 0,
+        "failed": 1,
+        "text": "--on-end hook failed: its runner was killed",
+        "held": None,
+    }
     assert night.wrote("ran") == "x\n"
     for pid in belonging(night.folder):
         os.kill(pid, signal.SIGKILL)
@@ -401,7 +406,7 @@ def test_a_hook_that_turned_the_machine_off_has_not_failed(night: Night) -> None
     claim = {"pid": 1, "start_ticks": 1, "boot_id": "another boot"}
     (night.folder.hooks / "end-001-1.claim").write_text(json.dumps(claim))
     hooks = night.ends(**spec)
-    assert hooks.summary() == {"pending": 0, "failed": 0, "text": None}
+    assert hooks.summary() == {"pending": 0, "failed": 0, "text": None, "held": None}
     assert night.facts("hook_ended")[0]["text"] == "the machine was started anew while it ran"
     assert not night.wrote("ran")
 
@@ -420,7 +425,7 @@ def test_a_runner_that_cannot_start_is_tried_again_and_then_told(night: Night, m
     hooks.end()
     drive(hooks)
     text = "--on-end hook failed: its runner could not be started: No such file or directory"
-    assert hooks.summary() == {"pending": 0, "failed": 1, "text": text}
+    assert hooks.summary() == {"pending": 0, "failed": 1, "text": text, "held": None}
 
 
 def test_a_payload_that_cannot_be_written_is_tried_again(night: Night) -> None:

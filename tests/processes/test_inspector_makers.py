@@ -98,7 +98,10 @@ def inspected(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | N
     return newest and Path(newest).name, {Path(one["path"]).name: one for one in found["checkpoints"]}
 
 
-@pytest.mark.parametrize("where", ["optimizer", pytest.param("weights", marks=pytest.mark.long)])
+# Each library takes half a minute of both cores to be imported three times: accelerate, which trainer saves with, stands
+# for them in each run of the tests, and what is said of each one's folders is tested in tests/unit/test_inspector_*.py.
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["optimizer", "weights"])
 def test_trainer_killed_in_mid_save(maker: Any, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows C1-01 and acceptance 6: transformers picks the broken folder for its name, and cannot resume."""
     need("transformers", "accelerate")
@@ -146,6 +149,7 @@ def test_accelerate_killed_in_mid_save(maker: Any, where: str, capsys: pytest.Ca
         assert theirs["error"] is not None
 
 
+@pytest.mark.long  # as trainer's
 def test_lightning_killed_in_mid_save(maker: Any, other_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With TMPDIR on another disk Lightning's rename is a copy: last.ckpt is half a file, and "last" is that one."""
     need("lightning")

@@ -94,8 +94,8 @@ def test_supervisor_killed_at_random_moments(place: Home, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("role", ["shim", "guard"])
 def test_shim_or_guard_killed_at_a_random_moment(place: Home, tmp_path: Path, role: str) -> None:
-    runs = [writer(place, f"killed{n}", seconds=5) for n in range(2)]
-    twin = writer(place, "peace", seconds=5)
+    runs = [writer(place, f"killed{n}", seconds=4) for n in range(2)]
+    twin = writer(place, "peace", seconds=4)
     for run in runs:
         until(lambda run=run: run.pid(role) and run.child(), "all are there")
     kill_at_random(runs, role, 1)
@@ -173,7 +173,8 @@ def test_deleted_metrics_are_rebuilt_by_the_next_supervisor(place: Home) -> None
 # -- in the middle of a stop -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.3])
+# Three moments of one stop; in each run of the tests the one in the middle.
+@pytest.mark.parametrize("delay_s", [0.05, *(pytest.param(one, marks=pytest.mark.long) for one in (0.0, 0.3))])
 def test_supervisor_killed_in_the_middle_of_a_stop_signals_once(place: Home, delay_s: float) -> None:
     signals = place.work / "signals"
     saves = place.work / "saves"

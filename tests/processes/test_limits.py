@@ -11,6 +11,8 @@ from looking import Run, alive, spawned, toy, until, whole
 pytestmark = pytest.mark.timeout(60)
 
 Start = Callable[..., Run]
+LIMIT_S = 12.0
+"""Room for three saves of two seconds; a lead for one more (5 s) may be half of it at most."""
 
 
 def hours(seconds: float) -> str:
@@ -43,16 +45,20 @@ def test_a_run_ends_at_its_limit_with_a_save(start: Start, work: Path) -> None:
     assert run.file("attempts/001/stop.json")["save"] is True
 
 
-@pytest.mark.parametrize("how", ["--save-sec", "--save-silent-sec"])
+@pytest.mark.parametrize(
+    "how",
+    # How long a save takes is known as soon as there is one, however it is made; silent ones are in test_saves.py too.
+    ["--save-sec", pytest.param("--save-silent-sec", marks=pytest.mark.long)],
+)
 def test_it_begins_early_enough_for_the_save_it_has_measured(start: Start, work: Path, how: str) -> None:
     """Saves of two seconds (as a growing file, or as a silence before it): the last one is over at the limit."""
     command = toy("--steps", 5000, "--handle", "int", "--checkpoints", "saved", "--save-every", 25, how, 2)
-    run = start("night", *command, flags=("--max-hours", hours(16)))
+    run = start("night", *command, flags=("--max-hours", hours(LIMIT_S)))
     evidence = limited(run)
     assert float(str(evidence["save_s"])) == pytest.approx(2.0, abs=0.7)
-    assert float(str(evidence["active_s"])) < 16 - 2.0
+    assert float(str(evidence["active_s"])) < LIMIT_S - 2.0
     (ended,) = run.facts("attempt_ended")
-    assert ended["seconds"] <= 16.0, "the save was over when the limit came"
+    assert ended["seconds"] <= LIMIT_S, "the save was over when the limit came"
     last = int(whole(work / "saved")[-1][11:17])
     assert run.status["checkpoint"]["step"] == last
     assert last == run.status["step"], "the checkpoint is that of the last step"
@@ -60,17 +66,18 @@ def test_it_begins_early_enough_for_the_save_it_has_measured(start: Start, work:
 
 
 def test_everything_ends_with_it(start: Start) -> None:
-    """E1-09: limit 10 s, four children and all of them deaf: nothing alive at 10 s + grace + 5 s."""
+    """E1-09: a limit, four children and all of them deaf: nothing alive at the limit + grace + 5 s."""
+    limit_s = 4
     command = toy("--steps", 5000, "--spawn", 4, "--ignore-int", "--ignore-term")
-    run = start("night", *command, flags=("--max-hours", hours(10), "--grace", "3s"), log="step: 3,")
+    run = start("night", *command, flags=("--max-hours", hours(limit_s), "--grace", "3s"), log="step: 3,")
     children = spawned(run.log)
     command_pid = run.command
     assert len(children) == 4
     assert all(map(alive, children))
-    until(lambda: not any(map(alive, [command_pid, *children])), "nothing alive", 10 + 3 + 5)
+    until(lambda: not any(map(alive, [command_pid, *children])), "nothing alive", limit_s + 3 + 5)
     limited(run)
     (ended,) = run.facts("attempt_ended")
-    assert 10 <= ended["seconds"] <= 18
+    assert limit_s <= ended["seconds"] <= limit_s + 3 + 5
 
 
 def test_a_limit_may_only_alert(start: Start) -> None:

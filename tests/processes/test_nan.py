@@ -154,7 +154,7 @@ def test_odd_numbers_crash_nothing(start: Start, work: Path) -> None:
 
 
 def test_toy_that_turns_nan_is_stopped_within_three_lines(start: Start, work: Path) -> None:
-    """D1-01: `--nan-at 50 --dt 0.2`: at most three lines after it, one alert, a healthy checkpoint before it."""
+    """D1-01: `--nan-at 50`: at most three lines after it, one alert, a healthy checkpoint before it."""
     saves = ("--checkpoints", "saved", "--save-every", 20)
     run = start("night", *toy("--steps", 5000, "--dt", 0.2, "--nan-at", 50, *saves))
     assert run.wait(45) == 104
@@ -179,10 +179,19 @@ def test_a_checkpoint_of_poisoned_weights_is_not_called_healthy(start: Start) ->
     assert seen["checkpoint"] is None, "it is nothing to go on from"
 
 
+ILLNESSES = [("--nan-at", "nonfinite"), ("--inf-at", "nonfinite"), ("--diverge-at", "divergence")]
+SHAPES = [(), ("--ansi",), ("--cr",), ("--bars", 3), ("--rank", 0), ("--two-writes",)]
+
+
+# Every shape with one illness, so that each illness comes twice, in each run of the tests; all pairs in the long one.
 @pytest.mark.parametrize(
-    ("switch", "rule"), [("--nan-at", "nonfinite"), ("--inf-at", "nonfinite"), ("--diverge-at", "divergence")]
+    ("shape", "switch", "rule"),
+    [
+        pytest.param(shape, *illness, marks=[] if (at + also) % 3 == 0 else pytest.mark.long)
+        for at, shape in enumerate(SHAPES)
+        for also, illness in enumerate(ILLNESSES)
+    ],
 )
-@pytest.mark.parametrize("shape", [(), ("--ansi",), ("--cr",), ("--bars", 3), ("--rank", 0), ("--two-writes",)])
 def test_every_illness_in_every_shape(start: Start, switch: str, rule: str, shape: tuple[object, ...]) -> None:
     run = start("night", *toy("--steps", 5000, "--dt", 0.02, switch, 12, *shape), flags=("--vocab-size", 50304))
     assert run.wait() == 104

@@ -72,7 +72,7 @@ def test_each_end_runs_exactly_its_own(start: Start, work: Path, name: str) -> N
     assert run.wait() == code
     assert ran(work, name) == {right: 1, "always": 1, "plain": 1}
     seen = run.status
-    assert seen["hooks"] == {"pending": 0, "failed": 0, "text": None}
+    assert seen["hooks"] == {"pending": 0, "failed": 0, "text": None, "held": None}
     (one,) = told(work, f"{name}-{right}")
     env = {key: one["env"][f"OVERNIGHT_{key}"] for key in NAMES}
     shown = {key: "" if seen[key.lower()] is None else str(seen[key.lower()]) for key in ("STATE", "CAUSE", "STEP")}
@@ -173,6 +173,8 @@ def test_two_runs_at_once_do_not_mix(start: Start, runs: Runs, work: Path) -> No
         start(name, *toy(switch, 20, "--dt", 0.05), flags=each(work, name))
     assert runs.run("left").wait() == 0
     assert runs.run("right").wait() == 100
+    # The hooks of the one that ends first wait for the other run, and nobody waits for them.
+    until(lambda: all(runs.run(name).status["hooks"]["pending"] == 0 for name in ("left", "right")), "all hooks", 40)
     assert ran(work, "left") == {"success": 1, "always": 1, "plain": 1}
     assert ran(work, "right") == {"failure": 1, "always": 1, "plain": 1}
     for name in ("left", "right"):
@@ -210,7 +212,7 @@ def test_exactly_once_whenever_the_supervisor_is_killed(start: Start, work: Path
         os.kill(supervisor, signal.SIGKILL)
     assert run.wait(40) == 0
     assert [len(told(work, name)) for name in ("first", "second")] == [1, 1]
-    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None}
+    assert run.status["hooks"] == {"pending": 0, "failed": 0, "text": None, "held": None}
     assert len(run.facts("ended")) == 1
     until(lambda: not run.status["supervisor"]["alive"], "the supervisor leaves")
     assert [len(told(work, name)) for name in ("first", "second")] == [1, 1]

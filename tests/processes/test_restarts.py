@@ -119,12 +119,12 @@ def another(run: Run, supervisor: int) -> bool:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.long)])
-def test_a_supervisor_that_is_killed_again_and_again_counts_on(start: Start, times: int) -> None:
+@pytest.mark.parametrize(("times", "steps"), [(2, 60), pytest.param(5, 400, marks=pytest.mark.long)])
+def test_a_supervisor_that_is_killed_again_and_again_counts_on(start: Start, times: int, steps: int) -> None:
     """The budget, the steps and the back-off stand in the journal, so it does not matter who reads them."""
     run = start(
         "killed",
-        *toy("--steps", 4000, "--dt", 0.05, "--crash-at", 80 * times),
+        *toy("--steps", 4000, "--dt", 0.05, "--crash-at", steps),
         flags=("--restarts", 9, "--backoff", "1s"),
     )
     for _ in range(times):

@@ -45,8 +45,18 @@ def stopped_well(run: Run, work: Path, *, code: int = 103) -> None:
     assert not run.left()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("handle", "name"), [("int", "SIGINT"), ("term", "SIGTERM"), ("both", "SIGTERM")])
+HANDLED = [("int", "SIGINT"), ("term", "SIGTERM"), ("both", "SIGTERM")]
+
+
+# A request with every script, and every other way with one of them, in each run of the tests; all pairs in the long one.
+@pytest.mark.parametrize(
+    ("handle", "name", "way"),
+    [
+        pytest.param(*handled, way, marks=[] if way is by_request or (at + also) % 3 == 0 else pytest.mark.long)
+        for at, handled in enumerate(HANDLED)
+        for also, way in enumerate(WAYS)
+    ],
+)
 def test_a_script_that_saves_on_a_signal(
     start: Callable[..., Run], work: Path, handle: str, name: str, way: Callable[[Run], None]
 ) -> None:
@@ -130,8 +140,15 @@ finally:
 """
 
 
-@pytest.mark.parametrize("text", [INTERRUPTED, BOTH_NAMED, CATCHES_TERM_ONLY_BY_EXCEPTION])
-@pytest.mark.parametrize("given", ["file", "command", "module"])
+# Every script and every way to give it in each run of the tests, two of them with each; all pairs in the long one.
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        pytest.param(given, text, marks=pytest.mark.long if at == also else [])
+        for at, given in enumerate(["file", "command", "module"])
+        for also, text in enumerate([INTERRUPTED, BOTH_NAMED, CATCHES_TERM_ONLY_BY_EXCEPTION])
+    ],
+)
 def test_scripts_as_people_write_them(start: Callable[..., Run], work: Path, text: str, given: str) -> None:
     (work / "train.py").write_text(text)
     words = {"file": ["train.py"], "command": ["-c", text], "module": ["-m", "train"]}[given]

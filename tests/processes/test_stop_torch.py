@@ -108,8 +108,19 @@ def start_training(start: Start, work: Path, *command: object, flags: tuple[obje
     return run
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("shell", [False, True])
+LONG = pytest.mark.long
+
+
+# Each signal and each way to start it once; torch and its workers take seconds of both cores to begin.
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        (False, "SIGINT"),
+        (True, "SIGTERM"),
+        pytest.param(False, "SIGTERM", marks=LONG),
+        pytest.param(True, "SIGINT", marks=LONG),
+    ],
+)
 def test_a_pool_of_data_workers(start: Start, work: Path, name: str, shell: bool) -> None:
     words = [PYTHON, "train.py", "2", name]
     command = ["bash", "-c", " ".join(words) + " 2>&1 | tee -a x.log; touch next"] if shell else words
@@ -144,7 +155,8 @@ def stop_ranks(start: Start, work: Path, save_s: float, name: str, *, wrapped: b
     assert len(stopping["pids"]) == 2, "the ranks themselves, not their launcher"
 
 
-@pytest.mark.parametrize(("name", "wrapped"), [("SIGTERM", False), ("SIGINT", True)])
+# SIGTERM to ranks without a shell above them: in test_ranks_that_torchrun_may_start_again as well.
+@pytest.mark.parametrize(("name", "wrapped"), [pytest.param("SIGTERM", False, marks=LONG), ("SIGINT", True)])
 def test_two_ranks_of_torchrun(start: Start, work: Path, name: str, wrapped: bool) -> None:
     stop_ranks(start, work, 3, name, wrapped=wrapped)
 
@@ -169,6 +181,7 @@ def test_ranks_that_torchrun_may_start_again(start: Start, work: Path) -> None:
     assert log.count(b"step: 1,") == 1, "never begun again"
 
 
+@pytest.mark.long  # the same in test_causes_real.py, test_the_rank_that_failed_first_is_named, in a third of the time
 def test_a_crash_of_one_rank_is_a_crash(start: Start, work: Path) -> None:
     run = start_training(start, work, *torchrun(1, "SIGTERM"))
     ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_rank(pid, run)]

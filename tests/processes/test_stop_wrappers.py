@@ -138,8 +138,15 @@ WRAPPERS: list[Make] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("handle", ["int", "term"])
+# Every wrapper in each run of the tests, with one of the two signals in turn; both with each in the long one.
+@pytest.mark.parametrize(
+    ("handle", "wrapper"),
+    [
+        pytest.param(handle, wrapper, marks=[] if (at + also) % 2 == 0 else pytest.mark.long)
+        for also, handle in enumerate(["int", "term"])
+        for at, wrapper in enumerate(WRAPPERS)
+    ],
+)
 def test_a_stop_goes_through(start: Callable[..., Run], work: Path, wrapper: Make, handle: str) -> None:
     train = toy("--steps", 2000, "--handle", handle, "--checkpoints", "saved", "--signals", "signals", "--spawn", 1)
     run = start("night", *wrapper(work, train), log="step: 3,")

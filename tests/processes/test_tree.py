@@ -84,7 +84,16 @@ def by_a_signal_to_the_supervisor(run: Run) -> None:
     os.kill(run.pid("supervisor"), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("ask", [by_stop, by_stop_now, by_scheduler, by_a_signal_to_the_supervisor])
+# What is asked comes by one of two ways, a file and a signal: one of each in each run of the tests.
+@pytest.mark.parametrize(
+    "ask",
+    [
+        by_stop,
+        by_scheduler,
+        pytest.param(by_stop_now, marks=pytest.mark.long),
+        pytest.param(by_a_signal_to_the_supervisor, marks=pytest.mark.long),
+    ],
+)
 def test_a_stop_that_comes_when_only_leftovers_are_there_changes_nothing(
     start: Start, ask: Callable[[Run], None]
 ) -> None:

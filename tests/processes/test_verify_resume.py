@@ -245,7 +245,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], Callable[[Proof], object]]] = {
     "no-buffers": (("no-buffers",), lambda found: silent("buffers", found)),
     "crash-at-load": (("crash-at-load",), lambda found: failed(found, "load_failure")),
 }
-NAMED_AT_ONCE = ("no-optimizer", "no-rng")
+NAMED_AT_ONCE = ("no-optimizer",)
 
 
 @pytest.mark.parametrize("fault", NAMED_AT_ONCE)

@@ -233,6 +233,7 @@ def test_what_prints_no_steps_is_refused_with_the_way_to_teach_it(verb: Verb) ->
     assert "| hello" in stderr
 
 
+@pytest.mark.long  # a proof of six runs for one note
 def test_a_loss_that_is_nan_without_any_stop_is_said(verb: Verb) -> None:
     _, told, _ = verb.prove("--stop-at", "8", "--until", "12", *RESUME, script=("--nan-at", "6"))
     assert any("unbroken" in note and "NaN" in note for note in told["notes"])

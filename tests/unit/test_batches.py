@@ -170,7 +170,7 @@ def plain(outcomes: list[Outcome]) -> list[str]:
 
 def remembered(one: Monitor) -> str:
     """Return all that a monitor holds."""
-    told = (one.moves, one.heard, one.phase, one.segment, one.sick_since, one.reached())
+    told = (one.moves, one.hearing.heard, one.hearing.phase, one.segment, one.sick_since, one.reached())
     return repr((one.snapshot(), one.measure(), told))
 
 
@@ -253,7 +253,7 @@ def test_saved_and_restored_in_the_middle(plan: list[dict[str, Any]], facts: dic
         assert isinstance(state, dict)
         again = settled(**facts)
         again.restore(state)
-        again.moves, again.heard = one.moves, one.heard
+        again.moves, again.hearing.heard = one.moves, one.hearing.heard
         one = again
         begin = log.rfind(b"\n", 0, place) + 1
         ats.append((begin, AT + 10 * number))
@@ -294,7 +294,7 @@ def test_lines_between_do_not_end_it() -> None:
     found = one.feed(log, AT)
     batches = [piece for piece in found.pieces if isinstance(piece, Batch)]
     assert sum(map(len, batches)) > 5000
-    assert one.heard == 60
+    assert one.hearing.heard == 60
 
 
 def test_one_odd_loss_costs_only_its_own_stretch() -> None:

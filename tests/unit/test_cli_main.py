@@ -129,8 +129,8 @@ def test_explain_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["line-buffered"].split()[1] == "false"
     at = shown.index(rows["log"])
     assert rows["log"].endswith("x" * 40)
-    assert shown[at + 1] == " " * 54 + "flag --log"
-    assert {line.index("default") for line in shown if line.endswith(" default")} == {54}
+    assert shown[at + 1] == " " * 56 + "flag --log"
+    assert {line.index("default") for line in shown if line.endswith(" default")} == {56}
 
 
 def test_an_unknown_environment_name_only_warns(

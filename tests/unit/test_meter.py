@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from overnight.events import Measure, Record
 from overnight.meter import Figures, Meter
+from overnight.needs import PARAMS, PEAK, SHAPE
 
 GPT2 = Figures(params=124_356_864, tokens_per_step=32768, peak_flops=312e12)
 
@@ -116,7 +117,9 @@ def test_evaluations_and_glued_lines_change_nothing() -> None:
     before = meter.snapshot()
     meter.add(line(1, kind="eval", loss=nan, dt_s=99.0))
     meter.add(line(999, loss=nan, dt_s=99.0, glued=True))
-    assert meter.snapshot() == before
+    after = meter.snapshot()
+    assert after.pop("advance") == {**before.pop("advance"), "interrupted": True}  # the next step is not a clean one
+    assert after == before
 
 
 def test_a_repeated_step_is_no_new_segment() -> None:
@@ -226,18 +229,21 @@ def test_eta_without_plan_step_or_time_is_unknown() -> None:
 
 def test_every_unknown_figure_says_what_would_make_it_known() -> None:
     unknown = fed(healthy(5), Figures()).measure().unknown
-    tokens = "give --tokens-per-step or print tokens"
+    tokens = "give --tokens-per-step, or --batch and --seq-len, or print tokens"
     assert unknown["tokens_per_second"] == unknown["tokens_per_second_avg"] == tokens
-    assert unknown["tflops"] == f"give --params; {tokens}"
-    assert unknown["mfu"] == unknown["mfu_avg"] == f"give --params; give --peak-tflops; {tokens}"
-    assert unknown["flops_per_token"] == "give --params"
-    assert unknown["flops_per_token_attention"] == "give --params; give --layers, --seq-len and --width"
+    assert unknown["tflops"] == f"{PARAMS}; {tokens}"
+    assert unknown["mfu"] == unknown["mfu_avg"] == f"{PARAMS}; {PEAK}; {tokens}"
+    assert unknown["flops_per_token"] == PARAMS
+    assert unknown["flops_per_token_attention"] == f"{PARAMS}; {SHAPE}"
     assert "loss" not in unknown
 
 
 def test_one_missing_input_is_the_only_one_named() -> None:
-    assert fed(healthy(5), Figures(params=1, tokens_per_step=1)).measure().unknown["mfu"] == "give --peak-tflops"
-    assert fed(healthy(5), Figures(peak_flops=1.0, tokens_per_step=1)).measure().unknown["mfu"] == "give --params"
+    assert (
+        fed(healthy(5), Figures(params=1, tokens_per_step=1)).measure().unknown["mfu"]
+        == "give --gpu and --dtype, or --peak-tflops"
+    )
+    assert fed(healthy(5), Figures(peak_flops=1.0, tokens_per_step=1)).measure().unknown["mfu"] == PARAMS
     assert "mfu" not in fed(healthy(5)).measure().unknown
     assert fed(healthy(5)).measure().unknown["mfu_attention_avg"] == "give --layers, --seq-len and --width"
 
@@ -257,7 +263,10 @@ def test_waiting_is_said_as_such() -> None:
 def test_unknown_names_exactly_the_figures_that_are_none(figures: Figures, data: st.DataObject) -> None:
     measure = fed(data.draw(st.lists(RECORDS, max_size=5)), figures).measure()
     values = msgspec.structs.asdict(measure)
-    assert set(measure.unknown) == {name for name, value in values.items() if value is None}
+    assert set(measure.unknown) == {name for name, value in values.items() if value is None} - {
+        "useful_tokens_per_second",
+        "hfu",
+    }
     assert all(measure.unknown.values())
 
 

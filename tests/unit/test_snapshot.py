@@ -20,7 +20,10 @@ PROMISED = """name state cause cause_text attempt pid step loss loss_avg tokens_
 flops_per_token peak_flops peak_source convention params params_source devices started_at active_s eta_s log exit_code
 signal verdicts supervisor
 checkpoint saves resume rollbacks_used attempts engine elapsed_s cost cost_forecast limits restarts_used backoff_until
-grad_norm_nonfinite hooks phase silent_s last_lines""".split()
+grad_norm_nonfinite hooks phase silent_s last_lines
+mfu_clean mfu_wall mfu_trouble goodput tokens_per_second_clean tokens_per_second_wall useful_tokens_per_second hfu
+convention_attention tokens_per_step tokens_source dtype gpu disagreements cost_per_billion_tokens gpus gpu_trouble
+host sensors params_active""".split()
 UNKNOWN_AT_FIRST = "step loss loss_avg dt tokens_per_second tokens_per_second_avg tflops mfu mfu_avg eta_s".split()
 
 
@@ -43,6 +46,7 @@ def snapshot(log: bytes = b"", *, asked: dict[str, Any] | None = None, **facts: 
         "notes": [],
         "hooks": None,
         "engine": "local",
+        "sensed": {"gpus": None, "gpu_trouble": None, "host": None, "sensors": {"gpu": None, "host": None}},
         **facts,
     }
     return build(spec=spec, monitor=monitor, **given)

@@ -66,18 +66,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_without_plug_ins_there_are_the_built_ins() -> None:
     said: list[str] = []
     assert [make().name for make in wiring.reader_makers(SPEC, said.append)] == list(wiring.READERS)
-    rules = ["nonfinite", "divergence", "collapse", "spike", "max_steps"]
+    rules = ["nonfinite", "divergence", "collapse", "spike", "slowdown", "straggler", "max_steps"]
     assert [rule.name for rule in wiring.make_rules(SPEC, said.append)] == rules
     assert not said
 
 
 def test_rules_get_their_parameters_and_actions_from_what_was_asked() -> None:
     actions = {"nonfinite": "note", "divergence": "alert", "collapse": "note", "spike": "stop", "max_steps": "alert"}
+    actions |= {"slowdown": "note", "straggler": "stop"}
     facts = {"vocab_size": 50257, "max_steps": 900, "actions": actions}
     asked = wiring.make_rules(msgspec.structs.replace(SPEC, **facts), pytest.fail)
     assert {rule.name: rule.action for rule in asked} == actions
     plain = wiring.make_rules(SPEC, pytest.fail)
-    assert [rule.action for rule in plain] == ["terminate", "terminate", "stop", "alert", "stop"]
+    assert [rule.action for rule in plain] == ["terminate", "terminate", "stop", "alert", "alert", "alert", "stop"]
     limit = Record(reader="x", step=900, loss=1.0)
     memories = [rule.fresh() for rule in asked]
     found = [rule(limit, memory) for rule, memory in zip(asked, memories, strict=True)]

@@ -95,7 +95,7 @@ def change(words: list[str]) -> int:
         raise UsageError("nothing is to be changed; say what: overnight set NAME --max-hours 12")
     folder = client.find(client.find_home(), args.name)
     one = _readable(folder)
-    if one["state"] in client.ENDED:
+    if one["state"] in client.ENDED and not (client.hooks_held(one) and [*values] == ["on_end_guard"]):
         raise UsageError(f"{folder.name} has ended ({one['state']}); nothing can be set any more")
     before = in_force(folder)
     _check(folder.name, before, values)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import msgspec
 
 from overnight import client
+from overnight.asked import in_force
+from overnight.cli import ends
 from overnight.cli.look import as_json
 from overnight.cli.parser import new_parser
-from overnight.errors import UsageError
+from overnight.errors import FolderError, UsageError
+from overnight.folder import RunFolder
 from overnight.printable import harmless
 from overnight.proof import Check, prove
 from overnight.quantities import duration_s
@@ -43,14 +47,27 @@ def check(words: list[str]) -> int:
         print(f"checking {name}: two looks {interval_s:g} s apart and a logout; Ctrl-C leaves", file=sys.stderr)
     logout = Logout(folder, interval_s)
     proof = prove(folder, interval_s=interval_s, rehearse=logout, tell=_silent if args.json else _tell)
+    at_ends = _at_ends(folder)
     if args.json:
-        print(as_json(msgspec.to_builtins(proof)))
-    elif proof.ok:
+        print(as_json({**msgspec.to_builtins(proof), **({"at_end": at_ends} if at_ends else {})}))
+        return 0 if proof.ok else 1
+    for line in ends.lines(at_ends):
+        print(line)
+    if proof.ok:
         print(f"{name} lives, grows and survives a logout; evidence in {proof.evidence}")
     else:
         failed = ", ".join(one.name for one in proof.checks if not one.ok)
         print(f"{name} is NOT proved ({failed}); evidence in {proof.evidence}")
     return 0 if proof.ok else 1
+
+
+def _at_ends(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return what would happen at each end of the run; nothing of one whose run.json cannot be read."""
+    try:
+        spec = in_force(folder)
+    except FolderError:
+        return []
+    return ends.at_ends(spec, folder, str(folder.path.parent.parent))
 
 
 def _tell(found: Check) -> None:

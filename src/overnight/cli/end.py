@@ -18,6 +18,7 @@ from overnight.cli import lastsave
 from overnight.cli.look import as_json
 from overnight.cli.notice import StopNews, farewell, supervisor_words
 from overnight.cli.parser import HOOK_FAILED, INTERRUPTED, new_parser
+from overnight.cli.render import held_words
 from overnight.cli.terminal import colours
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
@@ -50,6 +51,8 @@ KEEPERS_LEAVE_S = 3.0
 LAST_RESORT_S = 10.0
 """``stop --now`` ends the run by itself if no supervisor has lived to do it for this long."""
 
+GIVEN_UP_S, LOOK_S = 10.0, 0.2
+
 SILENT_S = 1.0
 """Nothing is said about what is wrong with a run before one has waited this long for it."""
 
@@ -72,12 +75,18 @@ def stop(words: list[str]) -> int:
     """End a run and, unless told otherwise, wait for its end."""
     parser = new_parser("stop", STOP_EXAMPLES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="a run (default: the live one, if there is only one)")
-    parser.add_argument("--now", action="store_true", help="kill at once; nothing is saved")
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="kill at once, save nothing; of an ended run: do without an --on-end that waits",
+    )
     parser.add_argument("--no-wait", action="store_true", help="return once the request is written")
     parser.add_argument("--json", action="store_true", help="print the status at the end")
     args = parser.parse_args(words)
     folder = client.find(client.find_home(), args.name, for_stop=True)
     one = client.status(folder)
+    if args.now and client.hooks_held(one):
+        one = _give_up(folder, one)
     if one["state"] not in client.ENDED:
         _ask(folder, now=args.now)
         from overnight import launch
@@ -104,6 +113,21 @@ def stop(words: list[str]) -> int:
     else:
         print(farewell(folder, one, colours=colours()))
     return code
+
+
+def _give_up(folder: RunFolder, one: client.Status) -> client.Status:
+    """Let an ended run do without what its --on-end commands still wait for; return its last status."""
+    _ask(folder, now=True)
+    if one["stale"]:
+        adopter(folder)()
+    until = time.monotonic() + GIVEN_UP_S
+    with client.FolderWatch(folder) as watch:
+        while client.hooks_held(one) is not None and time.monotonic() < until:
+            watch.wait(LOOK_S)
+            one = client.status(folder)
+    if client.hooks_held(one) is None:
+        _tell(f"the --on-end commands of {folder.name} that waited are given up")
+    return one
 
 
 def _ask(folder: RunFolder, *, now: bool) -> None:
@@ -308,6 +332,8 @@ def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
         one = _settled(folder, one)
     if one["state"] not in client.ENDED:
         return f"is {one['state']}; `overnight stop {folder.name}` first"
+    if (waits := held_words(one)) is not None:
+        return f"has ended, but {waits}; `overnight stop {folder.name} --now` gives it up"
     until = time.monotonic() + KEEPERS_LEAVE_S
     while one["supervisor"]["alive"] or one["shim"]["alive"]:
         if time.monotonic() > until:

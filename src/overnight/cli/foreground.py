@@ -18,6 +18,7 @@ from overnight.cli import lastsave
 from overnight.cli.end import adopter
 from overnight.cli.follow import Follower
 from overnight.cli.notice import StopNews, unguarded_words
+from overnight.cli.render import held_words
 from overnight.folder import RunFolder
 
 ASKERS = {signal.SIGINT: "user", signal.SIGTERM: "scheduler"}
@@ -36,6 +37,7 @@ class Foreground:
         self._stale_at = 0.0
         self._asked = False
         self._warned = False
+        self._held = False
 
     def __enter__(self) -> Self:
         # Python resumes an interrupted poll (PEP 475): only a byte in a pipe makes the loop look at its notes at once.
@@ -140,9 +142,18 @@ class Foreground:
             one = client.status(folder)
             kept = one["supervisor"]["alive"] or one["shim"]["alive"]
             looking = time.monotonic() < verified_by and lastsave.pending(one, asked)
-            if not kept or (client.over(one) and time.monotonic() >= until and not looking):
+            # With PID 1 the container ends, and with it whatever goes on in it and is waited for.
+            stays = os.getpid() == 1 and client.hooks_held(one) is not None
+            self._tell_held(one, stays=stays)
+            if not kept or (client.over(one) and time.monotonic() >= until and not looking and not stays):
                 return one
-            time.sleep(0.02)
+            time.sleep(0.5 if stays else 0.02)
+
+    def _tell_held(self, one: dict[str, Any], *, stays: bool) -> None:
+        """Say once what PID 1 stays for."""
+        if stays and not self._held:
+            self._tell(f"{held_words(one)}; staying, for this container would end with this process")
+        self._held = stays
 
 
 def reap() -> None:

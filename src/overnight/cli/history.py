@@ -16,6 +16,7 @@ EXPORT_EXAMPLES = """\
   overnight export quiet --to jsonl | jq .loss
   overnight export quiet --to parquet -o q.parquet
   overnight export quiet --to csv --all-attempts --kind all -o all.csv
+  overnight export quiet --to csv --kind gpu -o gpu.csv
 """
 
 REINDEX_EXAMPLES = """\
@@ -31,7 +32,10 @@ def export(words: list[str]) -> int:
     parser.add_argument("--to", required=True, choices=["csv", "jsonl", "parquet"], help="the form")
     parser.add_argument("-o", "--output", metavar="FILE", help="a file (default: standard output; not for parquet)")
     parser.add_argument(
-        "--kind", choices=["train", "eval", "all"], default="train", help="which records (default: train)"
+        "--kind",
+        choices=["train", "eval", "all", "gpu", "host"],
+        default="train",
+        help="which records; all: train and eval; gpu, host: what the sensors told, a row per sample (default: train)",
     )
     parser.add_argument(
         "--all-attempts",
@@ -85,7 +89,7 @@ def reindex(words: list[str]) -> int:
     parser = new_parser("reindex", REINDEX_EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="a run that has ended, or the beginning of its name")
     parser.add_argument("--log", metavar="FILE", help="where its log lies now (default: where the run wrote it)")
-    parser.add_argument("--json", action="store_true", help="print one object: records, kept, verdicts, lost, file")
+    parser.add_argument("--json", action="store_true", help="print one object: records, samples, kept, ...")
     args = parser.parse_args(words)
     folder = client.find(client.find_home(), args.name)
     from overnight import reindexing
@@ -97,9 +101,11 @@ def reindex(words: list[str]) -> int:
         return 0
     kept = f", {found.kept} of them kept from log files that are gone" if found.kept else ""
     lost = f" ({found.lost} fewer than were stored: the log, read now, does not give them)" if found.lost else ""
+    told = f", {found.samples} samples of sensors" if found.samples else ""
     print(
         harmless(
-            f"{folder.name}: {found.records} records{kept}{lost}, {found.verdicts} verdicts in {folder.metrics_db}"
+            f"{folder.name}: {found.records} records{kept}{lost}{told}, {found.verdicts} verdicts"
+            f" in {folder.metrics_db}"
         )
     )
     return 0

@@ -5,33 +5,28 @@ Only reads. A log that is gone leaves what the run's status says; sensors that n
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from overnight import client, wiring
 from overnight.calculator import Evidence
+from overnight.calculator.busyness import Busyness
 from overnight.calculator.observed import Observed
 from overnight.crosscheck import disagreements
-from overnight.errors import FolderError
 from overnight.folder import RunFolder
 from overnight.monitor import Monitor
+from overnight.overall import whole
 from overnight.past.rereading import NOTHING_KNOWN, Bounds, bounds_of, reread
 from overnight.past.times import dated
 from overnight.sensors import Gpu, GpuSample
+from overnight.sensors.written import file_of, written
 from overnight.spec import RunSpec
 
 MOST_BYTES = 16 << 20
 """Of the sensors' file its end is read: a day of samples of eight GPUs."""
-
-LOW = 0.5
-CAPPED = 0.98
 
 
 class Gathered(NamedTuple):
@@ -48,7 +43,7 @@ def gathered(subject: RunFolder | Path, spec: RunSpec) -> Gathered:
         return _of_log(subject, spec)
     status = client.status(subject)
     log = Path(spec.log)
-    sensed, gpus = _sensed(subject.path / "sensors" / "gpu.jsonl")
+    sensed, gpus = _sensed(file_of(subject.path, "gpu"))
     if not log.is_file():
         remarks: tuple[str, ...]
         evidence, remarks = _of_status(subject, status), (f"the log {log} is gone: its status is all that is known",)
@@ -105,7 +100,7 @@ def _read(log: Told, spec: RunSpec) -> tuple[Evidence, tuple[str, ...]]:
     clean, every = measure.tokens_per_second_clean, measure.tokens_per_second_avg
     best = clean or every or measure.tokens_per_second
     share = meter.useful.share()
-    whole = None if log.wall_s is None else meter.whole(log.wall_s)
+    done = None if log.wall_s is None else whole(meter, log.wall_s)
     told = monitor.hearing.stated
     evidence = Evidence(
         kind=log.kind,
@@ -120,7 +115,7 @@ def _read(log: Told, spec: RunSpec) -> tuple[Evidence, tuple[str, ...]]:
         printed_params=None if told is None else round(told[0]),
         useful_tokens_per_second=None if share is None or best is None else share * best,
         wall_s=log.wall_s,
-        stepping=None if whole is None else whole.goodput,
+        stepping=None if done is None else done.goodput,
         median_s=observed.at(0.5),
         slow_s=observed.at(0.95),
         data_wait=observed.data_wait,
@@ -153,51 +148,10 @@ def _tokens_words(spec: RunSpec, prints_dt: bool) -> str:  # noqa: FBT001 - one 
 # -- what the sensors have seen ----------------------------------------------------------------------------------------
 
 
-def _sensed(path: Path) -> tuple[dict[str, object], tuple[Gpu, ...]]:
+def _sensed(path: Path) -> tuple[dict[str, Any], tuple[Gpu, ...]]:
     """Return the fields of the evidence that GPU samples give, and the run's GPUs as last seen."""
-    busy: list[float] = []
-    power: list[float] = []
-    reasons: Counter[str] = Counter()
-    throttled = looked = 0
-    latest: tuple[Gpu, ...] = ()
-    for sample in _samples(path):
-        gpus = tuple(one for one in sample.gpus if one.ours and one.lost is None)
-        if not gpus:
-            continue
-        latest = gpus
-        looked += 1
-        known = [one.utilisation for one in gpus if one.utilisation is not None]
-        if known:
-            busy.append(fmean(known))
-        power += [one.power_w / one.power_limit_w for one in gpus if one.power_w and one.power_limit_w]
-        now = {reason for one in gpus for reason in one.throttle}
-        throttled += bool(now)
-        reasons.update(now)
-    if not looked:
-        return {}, ()
-    usual = median(busy) if busy else 0.0
-    return {
-        "gpu_samples": looked,
-        "utilisation": fmean(busy) if busy else None,
-        "low": sum(one < LOW * usual for one in busy) / len(busy) if busy and usual > 0 else None,
-        "throttled": throttled / looked,
-        "throttle": tuple(reason for reason, _ in reasons.most_common(3)),
-        "power": fmean(power) if power else None,
-    }, latest
-
-
-def _samples(path: Path) -> Iterator[GpuSample]:
-    decoder = msgspec.json.Decoder(GpuSample)
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - MOST_BYTES))
-            if size > MOST_BYTES:
-                stream.readline()
-            for line in stream:
-                with contextlib.suppress(msgspec.MsgspecError):  # half a line at the end, or one of a newer version
-                    yield decoder.decode(line)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise FolderError(f"{path} cannot be read: {error.strerror}") from error
+    busyness = Busyness()
+    for sample in written(path, MOST_BYTES):
+        if isinstance(sample, GpuSample):
+            busyness.take(sample)
+    return busyness.fields(), busyness.latest

@@ -14,7 +14,7 @@ from typing import Any
 from overnight import client
 from overnight.cli import lastsave
 from overnight.cli.follow import offset_of_last_shown
-from overnight.cli.render import ending, hook_words, red, span
+from overnight.cli.render import ending, held_words, hook_words, red, span
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal
@@ -112,8 +112,10 @@ def farewell(folder: RunFolder, one: client.Status, *, colours: bool = False) ->
     failed, left = hook_words(one), client.hooks_left(one)
     if failed:
         lines.append(red(f"  {failed}", colours=colours))
-    if left:
-        kept = one["supervisor"]["alive"]
+    kept, waits = one["supervisor"]["alive"], held_words(one)
+    if waits is not None and kept:
+        lines.append(f"  {waits} (`overnight stop {one['name']} --now` gives it up)")
+    elif left:
         lines.append(
             f"  {left} hook{'s' if left > 1 else ''} {'still going on' if kept else 'not known to have ended'}"
         )

@@ -5,24 +5,21 @@ Pure text in, text out, as in ``render``, whose pieces it is made of. No run fol
 
 from __future__ import annotations
 
-import re
-
 from overnight.cli import pagesaves
+from overnight.cli.pagefigures import figure_rows
 from overnight.cli.render import (
     WIDTH,
     backoff_s,
-    beside_step,
     epoch,
     figure,
     folded,
+    held_words,
     hook_words,
     money,
     painted,
-    percent,
     plain_state,
     red,
     span,
-    thousands,
 )
 from overnight.kept import ENDED
 from overnight.patience import hooks_left, kept
@@ -40,33 +37,11 @@ LABEL = 12
 SHOWN = 10
 """So many verdicts and attempts are on the page at most, the newest of each."""
 
-SILENT_S = 60.0
-"""A shorter silence is not worth a line."""
-
 LONGEST = {
     "stall_s": "no longer without a step than",
     "start_limit_s": "first step within",
     "exit_limit_s": "exit after the last step within",
 }
-
-MISSING = {
-    "tokens_per_second": "give --tokens-per-step",
-    "tflops": "give --params and --tokens-per-step",
-    "mfu": "give --params, --tokens-per-step and --peak-tflops",
-    "eta_s": "give --steps",
-    "params": "give --params",
-    "loss": "no progress line has been read yet",
-    "step": "no progress line has been read yet",
-}
-
-OVER = {
-    "no progress line has been read yet": "no progress line was read",
-    "wait for a progress line": "no progress line was read",
-    "wait for the next progress line": "its last attempt printed no progress line",
-    "print dt, or wait for a second line with a higher step": "print dt (no second line with a higher step came)",
-    "not read yet": "not read",
-}
-"""What is said of an ended run instead of what would make a figure known: nobody need wait for anything."""
 
 
 def status_text(
@@ -93,7 +68,13 @@ def status_text(
         lines += folded(text, "  ", width=width)
     failed = hook_words(one)
     lines += [red(text, colours=colours) for text in (folded(failed, "  ", width=width) if failed else ())]
-    rows = [*_figures(one), *_costs(one), *limit_rows(one, now, max_hours), *_places(one, now, attach, report)]
+    rows = [
+        *figure_rows(one),
+        *_costs(one),
+        *_idle(one, now),
+        *limit_rows(one, now, max_hours),
+        *_places(one, now, attach, report),
+    ]
     for label, text in rows:
         lines += folded(text, " " * (LABEL + 2), first=f"  {label:<{LABEL}}", width=width)
     ended = one.get("last_lines") or last_lines
@@ -115,89 +96,13 @@ def _trouble(one: Status, now: float) -> list[str]:
     wait_s = backoff_s(one, now)
     if wait_s is not None:
         found.append(f"backoff: next attempt in {wait_s:.0f} s")
-    left = hooks_left(one)
-    if left and one["state"] in ENDED:
+    left, waits = hooks_left(one), held_words(one)
+    if waits is not None and kept(one):
+        found.append(f"{waits} (`overnight stop {one['name']} --now` gives it up)")
+    elif left and one["state"] in ENDED:
         going_on = "still going on" if kept(one) else "not known to have ended; a new supervisor looks after that"
         found.append(f"{left} hook{'s are' if left > 1 else ' is'} {going_on}")
     return found
-
-
-def _figures(one: Status) -> list[tuple[str, str]]:
-    steps = f" of {one['steps']}" if one.get("steps") else ""
-    known = {
-        "step": ("step", figure(one["step"], 12) + steps + beside_step(one)),
-        "loss": ("loss", f"{figure(one['loss'], 6)} (window average {_or_unknown(figure(one['loss_avg'], 6))})"),
-        "tokens_per_second": ("tokens/s", thousands(one["tokens_per_second"])),
-        "tflops": ("TFLOP/s", figure(one["tflops"], 5)),
-        "mfu": ("MFU", _mfu(one)),
-        "params": ("params", f"{one['params'] or 0:,}{_from(one['params_source'])}"),
-    }
-    if not one["ended_at"]:
-        known["eta_s"] = ("left", span(one["eta_s"]))
-    rows, lacking, flags = [], [], []
-    for key, (label, text) in known.items():
-        why = _why_unknown(one, key) if one[key] is None else ""
-        wanted = re.findall(r"--[a-z][a-z-]*", why)
-        if wanted:  # a line for each figure that nobody asked for would hide those that matter
-            lacking.append(label)
-            flags += wanted
-        else:
-            rows.append((label, f"unknown: {why}" if one[key] is None else text))
-    if lacking:
-        rows.append(("unknown", f"{', '.join(lacking)}: give {', '.join(dict.fromkeys(flags))}"))
-    if (one.get("grad_norm_nonfinite") or 0) > 0:
-        rows.append(("grad norm", f"not finite {_times(one['grad_norm_nonfinite'])}"))
-    return rows + _silence(one)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _silence(one: Status) -> list[tuple[str, str]]:
-    """Return what a run that prints no step has announced, or for how long it has been silent."""
-    silent = one.get("silent_s")
-    long = isinstance(silent, (int, float)) and silent >= SILENT_S
-    if one["state"] not in ("starting", "running"):
-        return []
-    if one.get("phase"):
-        return [("phase", f"{one['phase']}, as the log said" + (f"; silent for {span(silent)}" if long else ""))]
-    return [("silent", f"for {span(silent)}")] if long else []
-
-
-def _or_unknown(text: str) -> str:
-    return "unknown" if text == "-" else text
-
-
-def _mfu(one: Status) -> str:
-    mfu = one["mfu"]
-    above = isinstance(mfu, (int, float)) and mfu > 1
-    doubt = " (above 100%: check --params, --tokens-per-step, --peak-tflops, --devices)" if above else ""
-    beside = one.get("mfu_attention")
-    attention = f"; with attention {percent(beside)}" if isinstance(beside, (int, float)) else ""
-    return f"{percent(mfu)}{doubt} (whole run {_or_unknown(percent(one['mfu_avg']))}){_basis(one)}{attention}"
-
-
-def _basis(one: Status) -> str:
-    peak = one["peak_flops"]
-    if not isinstance(peak, (int, float)):
-        return ""
-    devices = f"{one['devices']} x " if (one["devices"] or 1) != 1 else ""
-    return f", {harmless(one['convention'] or '?')} over {devices}{peak / 1e12:g} TFLOP/s{_from(one['peak_source'])}"
-
-
-def _from(source: str | None) -> str:
-    return f" from {harmless(source)}" if source else ""
-
-
-def _why_unknown(one: Status, key: str) -> str:
-    unknown = one.get("unknown")
-    why = unknown.get(key) if isinstance(unknown, dict) else None
-    said = str(why or MISSING.get(key, "not read yet"))
-    if one["state"] in ENDED:
-        for wait, instead in OVER.items():
-            said = said.replace(wait, instead)
-    return said
 
 
 def _active_s(one: Status, now: float) -> float | None:
@@ -216,7 +121,19 @@ def _costs(one: Status) -> list[tuple[str, str]]:
     price = (one.get("limits") or {}).get("price")
     at = f", at {figure(price)}/h" if isinstance(price, (int, float)) else ""
     end = "" if forecast is None or one["ended_at"] else f", {money(forecast)} expected at the end"
-    return [("cost", f"{money(cost)}{end}{at}")]
+    tokens = one.get("cost_per_billion_tokens")
+    per = f", {money(tokens)} per billion tokens" if isinstance(tokens, (int, float)) else ""
+    return [("cost", f"{money(cost)}{end}{at}{per}")]
+
+
+def _idle(one: Status, now: float) -> list[tuple[str, str]]:
+    """Return what the machine has cost since nothing of this home runs on it any more."""
+    idle_s, cost, ended = one.get("idle_s"), one.get("idle_cost"), epoch(one["ended_at"])
+    if not (isinstance(idle_s, (int, float)) and isinstance(cost, (int, float)) and cost > 0):
+        return []
+    own = ended is None or abs(now - ended - idle_s) < 5
+    since = "the end" if own else "the last run here was over, or the machine was started"
+    return [("idle", f"the box has cost {money(cost)} since {since} ({span(idle_s)})")]
 
 
 def limit_rows(one: Status, now: float, max_hours: object) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "stop": ("end", "end a run gracefully and wait until it has ended"),
     "wait": ("end", "wait until a run has ended; the exit code says how"),
     "report": ("report", "show what happened to a run, or in any log"),
+    "mfu": ("mfu", "work out FLOPs and MFU, by hand or for a run, and show how"),
     "replay": ("replay", "judge a finished run or log again, under any rules"),
     "checkpoints": ("checkpoints", "list, verify and prune checkpoints of any maker"),
     "verify-resume": ("verify", "prove that a resume is exact, by stopping and killing runs"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from overnight.kept import ENDED
-from overnight.patience import hooks_failed
+from overnight.patience import hooks_failed, hooks_held
 from overnight.printable import harmless
 
 TYPE_CHECKING = False
@@ -47,6 +47,11 @@ def percent(value: Any) -> str:
     if value is None or isinstance(value, str):
         return figure(value)
     return f"{value * 100:.1f}%" if abs(value) < 1000 else f"{value * 100:.1e}%"
+
+
+def utilisation(value: Any) -> str:
+    """Return an MFU as percent; one above 100%, which cannot be, is marked: "117.0%?!"."""
+    return percent(value) + ("?!" if isinstance(value, (int, float)) and value > 1 else "")
 
 
 def span(seconds: Any) -> str:
@@ -155,6 +160,12 @@ def hook_words(one: Status) -> str | None:
     return f"{many}: {harmless(str(text))}" if text else many
 
 
+def held_words(one: Status) -> str | None:
+    """Return what turning the machine off waits for; None if it does not, or nobody is there to do it."""
+    held = hooks_held(one)
+    return None if held is None else harmless(f"turning off waits: {held}")
+
+
 def beside_step(one: Status) -> str:
     """Return the epoch that belongs to a step, where the log prints one: " (epoch 4)"; some count anew in each."""
     known = one.get("epoch")
@@ -210,6 +221,8 @@ def table(runs: list[Status], *, now: float, colours: bool, width: int = WIDTH) 
         elif hooks_failed(one):
             said = folded(f"{one['name']}: {hook_words(one)}", "  ", width=width)
             lines.extend(red(text, colours=colours) for text in said)
+        if (waits := held_words(one)) is not None:
+            lines.extend(folded(f"{one['name']}: {waits}", "  ", width=width))
     return "\n".join(lines)
 
 
@@ -223,7 +236,7 @@ def _row(one: Status, now: float) -> tuple[str, ...]:
         beside if len(beside) <= STEP_WIDTH else step,
         figure(one["loss"]),
         thousands(one["tokens_per_second"]),
-        percent(one["mfu"]),
+        utilisation(one["mfu"]),
         "-" if began is None else span(max(0.0, now - began)),
     )
 
@@ -249,7 +262,7 @@ def live_line(one: Status, now: float | None = None) -> str:
     for label, text in (
         ("loss", figure(one["loss"])),
         ("tok/s", thousands(one["tokens_per_second"])),
-        ("MFU", percent(one["mfu"])),
+        ("MFU", utilisation(one["mfu"])),
         ("left", span(one["eta_s"])),
     ):
         if text != "-":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client, doctor, launch, settings
+from overnight.cli import ends
 from overnight.cli.end import adopter, ended_code
 from overnight.cli.flags import add_settings, given, launched_facts
 from overnight.cli.follow import offset_of_last
@@ -65,7 +66,7 @@ def run(words: list[str]) -> int:
     resolved = settings.resolve(given(args), command or (), home=home, environ=environ)
     _warn(resolved.warnings)
     if args.explain:
-        return _explain(resolved, as_json=args.json)
+        return _explain(resolved, home, as_json=args.json)
     return _start(resolved, home, args)
 
 
@@ -102,14 +103,16 @@ def _parser() -> Parser:
     return parser
 
 
-def _explain(resolved: settings.Resolved, *, as_json: bool) -> int:
-    rows = list(settings.explain(resolved))
+def _explain(resolved: settings.Resolved, home: Path, *, as_json: bool) -> int:
+    spec = resolved.spec
+    at_ends = ends.at_ends(spec, RunFolder(home / "runs" / spec.name), str(home))
+    rows = [*settings.explain(resolved), *ends.rows(at_ends)]
     if as_json:
         print(json.dumps([{"setting": name, "value": value, "origin": origin} for name, value, origin in rows]))
         return 0
     for name, value, origin in rows:
-        between = f"\n{'':<{21 + EXPLAIN_WIDTH}}" if len(value) > EXPLAIN_WIDTH else ""  # the origin keeps its column
-        print(f"{name:<20} {value:<{EXPLAIN_WIDTH}}{between} {origin}")
+        between = f"\n{'':<{23 + EXPLAIN_WIDTH}}" if len(value) > EXPLAIN_WIDTH else ""  # the origin keeps its column
+        print(f"{name:<22} {value:<{EXPLAIN_WIDTH}}{between} {origin}")
     return 0
 
 

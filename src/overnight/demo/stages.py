@@ -157,7 +157,8 @@ def exact_resume(place: Place) -> Iterator[str]:
 def started_again(place: Place) -> Iterator[str]:
     """Stage 6: the training itself is killed; it is started again and ends as if nothing had happened."""
     end = place.newest("unbroken")
-    flags = ("--steps", str(end), "--restarts", "3", "--backoff", "0.3s", "--on-end", "cat > told.json")
+    flags = ("--steps", str(end), "--restarts", "3", "--backoff", "0.3s", "--on-end", "cat > told.json",
+             "--on-end-guard", "off")  # fmt: skip
     place.start("killed", "--steps", str(end), "--slow", str(SLOW_MS), checkpoints="killed", flags=flags)
     place.until("a first checkpoint", lambda: newest(place.folder / "killed"))
     pid = int(place.status("killed")["pid"])

@@ -9,13 +9,17 @@ import msgspec
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process that uses a GPU. ``memory``: bytes. ``ours``: of the run's process tree; None: nobody could say."""
+    """A process that uses a GPU. ``memory``: bytes. ``ours``: of the run's process tree; None: nobody could say.
+
+    ``graphics``: it draws and does not compute; None: nobody could say, or it computes.
+    """
 
     pid: int
     memory: int | None = None
     name: str | None = None
     user: str | None = None
     ours: bool | None = None
+    graphics: bool | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,6 +29,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``throttle``: reasons that slow it down now: "thermal", "power_cap", "hw_slowdown", "power_brake", "sync_boost",
     "app_clocks", "display_clocks" (idle is none). ``lost``: it does not answer any more, in the driver's words.
     ``ours``: a process of the run is on it, or CUDA_VISIBLE_DEVICES of the command names it; None: nobody could say.
+    ``arch``: "gfx942", where the maker's library tells it; AMD's names are often empty.
     ECC and remapped rows are counts since the driver was loaded, or of the card's life where it keeps them.
     """
 
@@ -33,6 +38,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: str | None = None
     bus_id: str | None = None
     units: int | None = None
+    arch: str | None = None
     mig: bool | None = None
     utilisation: float | None = None
     memory_busy: float | None = None
@@ -68,7 +74,10 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, tag="gpu", tag_field="kind", omit_defaults=True):
-    """All GPUs of the machine. ``trouble``: why there is nothing to be told ("the NVIDIA driver is not loaded")."""
+    """All GPUs of the machine. ``trouble``: why there is nothing to be told ("the NVIDIA driver is not loaded").
+
+    ``notes``: what could not be looked at beside them ("the kernel's log is not readable").
+    """
 
     at: float
     gpus: tuple[Gpu, ...] = ()
@@ -76,6 +85,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, tag="gpu", tag_field=
     driver: str | None = None
     trouble: str | None = None
     maker: str = "nvidia"
+    notes: tuple[str, ...] = ()
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,230 @@
+"""The figures on the page of one run: speed, MFU with all it was divided by, devices, and where sources disagree.
+
+Pure text in, text out, as in ``render``. Unknown is said to be so, with what would make it known.
+"""
+
+from __future__ import annotations
+
+import re
+
+from overnight.cli.render import beside_step, figure, percent, span, thousands
+from overnight.kept import ENDED
+from overnight.printable import harmless
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from overnight.client import Status
+
+Row = tuple[str, str]
+
+SILENT_S = 60.0
+"""A shorter silence is not worth a line."""
+
+GPUS = 8
+
+MISSING = {
+    "tokens_per_second": "give --tokens-per-step",
+    "tflops": "give --params and --tokens-per-step",
+    "mfu": "give --params, --tokens-per-step and --peak-tflops",
+    "eta_s": "give --steps",
+    "params": "give --params, --config or --model",
+    "loss": "no progress line has been read yet",
+    "step": "no progress line has been read yet",
+}
+
+OVER = {
+    "no progress line has been read yet": "no progress line was read",
+    "wait for a progress line": "no progress line was read",
+    "wait for the next progress line": "its last attempt printed no progress line",
+    "print dt, or wait for a second line with a higher step": "print dt (no second line with a higher step came)",
+    "not read yet": "not read",
+}
+"""What is said of an ended run instead of what would make a figure known: nobody need wait for anything."""
+
+
+def figure_rows(one: Status) -> list[Row]:
+    """Return (label, text) for each figure, the unknown ones folded where a flag would make them known."""
+    steps = f" of {one['steps']}" if one.get("steps") else ""
+    known = {
+        "step": ("step", figure(one["step"], 12) + steps + beside_step(one)),
+        "loss": ("loss", f"{figure(one['loss'], 6)} (window average {_or_unknown(figure(one['loss_avg'], 6))})"),
+        "tokens_per_second": ("tokens/s", _speed(one)),
+        "tflops": ("TFLOP/s", figure(one["tflops"], 5) + ("" if (one["devices"] or 1) == 1 else " per device")),
+        "mfu": ("MFU", _mfu(one)),
+        "params": ("params", _params(one)),
+    }
+    if not one["ended_at"]:
+        known["eta_s"] = ("left", span(one["eta_s"]))
+    rows, lacking, flags = [], [], []
+    for key, (label, text) in known.items():
+        why = _why_unknown(one, key) if one[key] is None else ""
+        wanted = re.findall(r"--[a-z][a-z-]*", why)
+        if wanted:  # a line for each figure that nobody asked for would hide those that matter
+            lacking.append(label)
+            flags += wanted
+        else:
+            rows.append((label, f"unknown: {why}" if one[key] is None else text))
+    if lacking:
+        rows.append(("unknown", f"{', '.join(lacking)}: give {', '.join(dict.fromkeys(flags))}"))
+    return [*rows, *_beside(one), *_silence(one)]
+
+
+def _beside(one: Status) -> Iterator[Row]:
+    """Yield what stands beside the figures: goodput, devices, what does not fit together."""
+    if isinstance(one.get("goodput"), (int, float)):
+        yield "goodput", f"{percent(one['goodput'])} of the time so far was steps that count"
+    if (one.get("grad_norm_nonfinite") or 0) > 0:
+        yield "grad norm", f"not finite {_times(one['grad_norm_nonfinite'])}"
+    yield from _devices(one)
+    for text in one.get("disagreements") or []:
+        yield "check", harmless(str(text))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _or_unknown(text: str) -> str:
+    return "unknown" if text == "-" else text
+
+
+def _speed(one: Status) -> str:
+    beside = [
+        f"{thousands(value)} {words}"
+        for name, words in (("tokens_per_second_wall", "over all time"), ("useful_tokens_per_second", "of them useful"))
+        if isinstance(value := one.get(name), (int, float))
+    ]
+    return thousands(one["tokens_per_second"]) + (f" ({', '.join(beside)})" if beside else "")
+
+
+def _params(one: Status) -> str:
+    active = one.get("params_active")
+    beside = f", {active:,} active" if isinstance(active, int) and active != one["params"] else ""
+    return f"{one['params'] or 0:,}{beside}{_from(one['params_source'])}"
+
+
+# -- MFU ---------------------------------------------------------------------------------------------------------------
+
+
+def _mfu(one: Status) -> str:
+    trouble = one.get("mfu_trouble")
+    if trouble:
+        return f"unknown: {harmless(str(trouble))}{_basis(one)}"
+    mfu = one["mfu"]
+    if isinstance(mfu, (int, float)) and mfu > 1:  # of an older version, which did not say why
+        return f"unknown: {percent(mfu)} cannot be: check --params, --tokens-per-step, --peak-tflops, --devices"
+    parts = [f"whole run {_or_unknown(percent(one['mfu_avg']))}"]
+    for name, words in (("mfu_clean", "clean steps"), ("mfu_wall", "over all time")):
+        if isinstance(one.get(name), (int, float)):
+            parts.append(f"{words} {percent(one[name])}")
+    return f"{percent(mfu)} ({', '.join(parts)}){_basis(one)}{_attention(one)}"
+
+
+def _attention(one: Status) -> str:
+    said = []
+    beside, convention = one.get("mfu_attention"), one.get("convention_attention")
+    if isinstance(beside, (int, float)):
+        by = f" ({harmless(str(convention))})" if convention else ""
+        said.append(f"with attention {percent(beside)}{by}")
+    if isinstance(one.get("hfu"), (int, float)):
+        said.append(f"HFU {percent(one['hfu'])}, with what is recomputed")
+    return "".join(f"; {text}" for text in said)
+
+
+def _basis(one: Status) -> str:
+    peak = one["peak_flops"]
+    if not isinstance(peak, (int, float)):
+        return ""
+    devices = f"{one['devices']} x " if (one["devices"] or 1) != 1 else ""
+    source = str(one["peak_source"] or "")
+    value = f"{peak / 1e12:g} TFLOP/s"
+    # A source that begins with the value itself says what it is and where it stands.
+    said = harmless(source) if source.startswith(value) else f"{value}{_from(source)}"
+    return f", {harmless(one['convention'] or '?')} over {devices}{said}"
+
+
+def _from(source: str | None) -> str:
+    return f" from {harmless(source)}" if source else ""
+
+
+def _why_unknown(one: Status, key: str) -> str:
+    unknown = one.get("unknown")
+    why = unknown.get(key) if isinstance(unknown, dict) else None
+    said = str(why or MISSING.get(key, "not read yet"))
+    if one["state"] in ENDED:
+        for wait, instead in OVER.items():
+            said = said.replace(wait, instead)
+    return said
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def _devices(one: Status) -> Iterator[Row]:
+    gpus = [gpu for gpu in one.get("gpus") or [] if isinstance(gpu, dict)]
+    own = [gpu for gpu in gpus if gpu.get("ours")] or gpus
+    for gpu in own[:GPUS]:
+        yield f"GPU {gpu.get('index')}", _gpu(gpu)
+    if len(own) > GPUS:
+        yield "GPUs", f"{len(own) - GPUS} more"
+    if one.get("gpu_trouble"):
+        yield "GPU", f"unknown: {harmless(str(one['gpu_trouble']))}"
+    host = one.get("host")
+    if isinstance(host, dict) and not one["ended_at"]:
+        text = _host(host)
+        if text:
+            yield "host", text
+    for told in (one.get("sensors") or {}).values():
+        if isinstance(told, dict) and told.get("stale") and not one["ended_at"]:
+            yield "sensors", harmless(str(told["stale"]))
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    parts = [harmless(str(gpu.get("name") or "name unknown"))]
+    if gpu.get("lost"):
+        return f"{parts[0]}: lost: {harmless(str(gpu['lost']))}"
+    if isinstance(gpu.get("utilisation"), (int, float)):
+        parts.append(f"{gpu['utilisation']:.0%} busy")
+    if isinstance(gpu.get("memory_used"), int) and isinstance(gpu.get("memory_total"), int):
+        parts.append(f"{_gb(gpu['memory_used'])} of {_gb(gpu['memory_total'])} GB")
+    if isinstance(gpu.get("temperature_c"), (int, float)):
+        parts.append(f"{gpu['temperature_c']:.0f} °C")
+    if isinstance(gpu.get("power_w"), (int, float)):
+        limit = gpu.get("power_limit_w")
+        parts.append(f"{gpu['power_w']:.0f}" + (f" of {limit:.0f} W" if isinstance(limit, (int, float)) else " W"))
+    if gpu.get("throttle"):
+        parts.append(f"slowed down ({', '.join(harmless(str(one)) for one in gpu['throttle'])})")
+    if gpu.get("ours") is None:
+        parts.append("perhaps not of this run")
+    return ", ".join(parts)
+
+
+def _host(host: dict[str, Any]) -> str:
+    parts = []
+    if isinstance(host.get("cpu"), (int, float)):
+        cores = host.get("processors")
+        parts.append(f"CPU {host['cpu']:.0%}" + (f" of {cores}" if cores else ""))
+    total, free = host.get("memory_total"), host.get("memory_available")
+    if isinstance(total, int) and isinstance(free, int):
+        parts.append(f"{_gb(free)} of {_gb(total)} GB memory free")
+    disks = [disk for disk in host.get("disks") or [] if isinstance(disk.get("free"), int)]
+    parts += [f"{_gb(disk['free'])} GB free on {harmless(str(disk.get('mount')))}" for disk in disks]
+    return ", ".join(parts)
+
+
+def _gb(amount: int) -> str:
+    return f"{amount / 1e9:.3g}"
+
+
+def _silence(one: Status) -> list[Row]:
+    """Return what a run that prints no step has announced, or for how long it has been silent."""
+    silent = one.get("silent_s")
+    long = isinstance(silent, (int, float)) and silent >= SILENT_S
+    if one["state"] not in ("starting", "running"):
+        return []
+    if one.get("phase"):
+        return [("phase", f"{one['phase']}, as the log said" + (f"; silent for {span(silent)}" if long else ""))]
+    return [("silent", f"for {span(silent)}")] if long else []

@@ -1,0 +1,75 @@
+"""What lines say that are no records: a silence that begins, one that is over, how many parameters the model has.
+
+Pure: bytes of lines come in, and what was heard stays until the training moves on. What follows is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from overnight.announce import announced
+
+_MOST: Final = 300
+_SHOWN: Final = 80
+_SIZES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9}
+
+# As in: number of parameters: 123.65M; 875M params; Total params = 8,030,261,248.
+_NUMBER = r"(?P<{0}>\d[\d,_]*(?:\.\d+)?(?:e\+?\d{{1,2}})?) ?(?P<{0}_size>million|billion|[kmbgt]\b)?"
+_WORD = r"(?:model |total |num(?:ber of)? |# ?(?:of )?|n_)*param(?:eter)?s?"
+_BEFORE = rf"\b{_WORD}(?: count)?(?: \([^()]*\))?\s*[:=]\s*{_NUMBER.format('a')}"
+_BEHIND = rf"{_NUMBER.format('b')} (?:total |model )?param(?:eter)?s?\b"
+_STATED = re.compile(f"{_BEFORE}|{_BEHIND}", re.IGNORECASE)
+_PARTIAL = re.compile(r"trainable|active|non-?embed|decay|frozen|learnable|tensors", re.IGNORECASE)
+
+
+class Hearing:
+    """What was heard in one run.
+
+    ``phase``: the silence that was announced since the training moved last; ``heard`` counts announcements (from this
+    object's beginning). ``stated``: (parameters, the words) where the log itself speaks of the model's size.
+    """
+
+    __slots__ = ("heard", "phase", "stated")
+
+    def __init__(self) -> None:
+        self.heard = 0
+        self.phase: str | None = None
+        self.stated: tuple[float, str] | None = None
+
+    def take(self, text: str) -> bool:
+        """Take in a line that is no record; say whether it announced something, or its end."""
+        said = announced(text.encode("utf-8", "replace"))
+        if said is not None:
+            self.phase = said or None
+            self.heard += 1
+            return True
+        if self.stated is None:
+            self.stated = stated_params(text)
+        return False
+
+    def snapshot(self) -> list[Any]:
+        """Return what the next line needs, as builtins."""
+        return [self.phase, None if self.stated is None else list(self.stated)]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on where ``snapshot`` was taken; what was counted goes on."""
+        phase, stated = state
+        self.phase, self.stated = phase, None if stated is None else (float(stated[0]), str(stated[1]))
+
+
+def stated_params(text: str) -> tuple[float, str] | None:
+    """Return how many parameters a line says that the model has, with the words; None for any other line.
+
+    A part of them (trainable, active, without embeddings) is not what is asked for.
+    """
+    line = text[:_MOST]
+    if "param" not in line.lower():
+        return None
+    found = _STATED.search(line)
+    if found is None or _PARTIAL.search(line) is not None:
+        return None
+    name = "a" if found["a"] is not None else "b"
+    number = float(found[name].replace(",", "").replace("_", ""))
+    count = number * _SIZES[(found[f"{name}_size"] or "").lower()]
+    return (count, found[0].strip()[:_SHOWN]) if 1000 <= count < 1e14 else None
