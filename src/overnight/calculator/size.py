@@ -11,10 +11,14 @@ import msgspec
 from overnight.calculator import Evidence
 from overnight.calculator.numbers import near, times, whole
 from overnight.modelsize import Attention, Counts
+from overnight.modelsize.adapters import with_adapters
 
 SHAPE = ("layers", "width", "heads", "head_size", "vocab_size")
 ROUNDED, SHARD = 0.02, 0.1
 """How far a printed count may be off by its few digits; and that of a shard, of which some weights are on each."""
+
+SHORT = 0.01
+"""A declared count that is so near to another source's says the same in short: 124M."""
 
 PARTIAL = 1.5
 
@@ -65,14 +69,16 @@ def _total(declared: Declared, found: Counts | None) -> tuple[Counts | None, lis
         return Counts(total=total, source=declared.source), []
     if total == found.total:
         return msgspec.structs.replace(found, source=f"{declared.source}, and so says {found.source}"), []
+    active = found.active if found.active is not None and found.active < min(total, found.total) else None
+    if near(total, found.total, SHORT):
+        short = f"{declared.source}, in short what {found.source} has"
+        return msgspec.structs.replace(found, total=total, active=active or total, source=short), []
     remark = (
         f"parameters: {whole(total)} ({declared.source}) is used; {found.source} has {whole(found.total)}, "
         f"{times(found.total / total)} of it"
     )
-    lost = dict.fromkeys(
-        ("active", "matmul", "active_matmul", "kaplan", "norms_and_biases", "untied_head", "encoder_decoder")
-    )
-    return msgspec.structs.replace(found, total=total, source=declared.source, **lost), [remark]
+    lost = dict.fromkeys(("matmul", "active_matmul", "kaplan", "norms_and_biases", "untied_head", "encoder_decoder"))
+    return msgspec.structs.replace(found, total=total, source=declared.source, active=active, **lost), [remark]
 
 
 def _active(declared: Declared, counts: Counts, remarks: list[str]) -> Counts:
@@ -98,14 +104,7 @@ def _beside(trainable: int, declared: Declared, counts: Counts) -> bool:
 
 def adapted(counts: Counts, trainable: int) -> Counts:
     """Return a frozen model with so many trainable weights of adapters beside its own, all of them multiplied."""
-    more = {
-        name: known + trainable
-        for name in ("total", "active", "matmul", "active_matmul", "kaplan")
-        if (known := getattr(counts, name)) is not None
-    }
-    return msgspec.structs.replace(
-        counts, **more, trainable=trainable, source=f"{counts.source}, and {trainable:,} of adapters"
-    )
+    return with_adapters(counts, trainable, source=f"{counts.source}, and {trainable:,} of adapters")
 
 
 def _frozen(counts: Counts, trainable: int) -> Counts:
@@ -134,7 +133,8 @@ def _shaped(declared: Declared, counts: Counts, remarks: list[str]) -> Counts:
         size = width // heads
     if layers is None:
         return counts
-    if heads is not None and size is not None:
+    by_width = "width" in shape and not {"heads", "head_size"} & asked.keys()
+    if heads is not None and size is not None and not by_width:
         kinds: tuple[Attention, ...] = (Attention(layers=layers, heads=heads, qk=size, v=size),)
     elif width is not None:
         kinds = (Attention(layers=layers, heads=1, qk=width, v=width),)  # heads * head size is the width

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from overnight.report import waysback
+from overnight.report import remedies, waysback
 from overnight.report.units import duration, finite, number
 from overnight.report.words import LIMITS, Value, counted, share, text_of, x_word
 
@@ -21,7 +21,7 @@ LEAST_RECORDS = 20
 """From fewer records nobody can say where a curve is going."""
 
 _MEMORY = ("out_of_memory_gpu", "out_of_memory_host")
-_AS_IT_IS = ("usage", "import_error", "load_failure", "hardware")
+_AS_IT_IS = ("usage", "import_error", "load_failure")
 
 
 def next_steps(value: Value, spec: Value, hooks: Sequence[str] = ()) -> list[str]:
@@ -36,6 +36,7 @@ def next_steps(value: Value, spec: Value, hooks: Sequence[str] = ()) -> list[str
         *waysback.of_rule(value, spec),
         *waysback.of_stop(value, spec),
         *waysback.of_resumes(value),
+        *remedies.of_figures(value),
         *_of_hooks(value, hooks),
         *_of_curves(value),
         *_of_goodput(value),
@@ -72,7 +73,7 @@ def _of_verdicts(value: Value, spec: Value) -> Iterator[str]:
             continue
         where = f" (byte {one['offset']:,} of {value['log']['path']})" if one["offset"] is not None else ""
         line = f": {_clip(' '.join(str(one['line']).split()))}" if one["line"] else ""
-        yield f"{one['rule']}: {one['text']}{where}{line}"
+        yield _with_remedy(value, one, f"{one['rule']}: {one['text']}{where}{line}")
         if one["rule"] == "nonfinite" and waysback.went_on(value, one) is None:  # else others stand in its place
             yield from _good_before(value)
         if one["rule"] in waysback.ILL:
@@ -81,7 +82,13 @@ def _of_verdicts(value: Value, spec: Value) -> Iterator[str]:
         same = sum(other["rule"] == one["rule"] and other["severity"] == "warn" for other in verdicts)
         again = f", the first of {same}" if same > 1 else ""
         if one["rule"] not in LIMITS:
-            yield _stall(value, one) if one["rule"] == "stall" else f"{one['rule']}: {one['text']}{again}"
+            said = _stall(value, one) if one["rule"] == "stall" else f"{one['rule']}: {one['text']}{again}"
+            yield _with_remedy(value, one, said)
+
+
+def _with_remedy(value: Value, one: Value, said: str) -> str:
+    remedy = remedies.of_rule(value, one)
+    return said if remedy is None else f"{said}; {remedy}"
 
 
 def _clip(text: str, most: int = 120) -> str:
@@ -131,6 +138,9 @@ def _of_end(value: Value, spec: Value) -> Iterator[str]:
         yield f"it ran out of memory: {text}; less per step (batch, sequence) needs less"
     elif cause == "disk_full":
         yield f"make room on the disk: {text}"
+    elif cause == "hardware":
+        told = any(one.get("rule") == "hardware" and one.get("severity") == "critical" for one in value["timeline"])
+        yield f"see {logs}" if told else f"{text}; {remedies.of_end(value)}; see {logs}"
     elif cause in _AS_IT_IS:
         yield f"{text}; starting it again would fail in the same way until that is mended; see {logs}"
     elif cause == "host_rebooted" and spec.get("recover"):

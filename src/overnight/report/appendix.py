@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from overnight.report import goingon
 from overnight.report.markup import Child, Markup, each, el, join, shown, text, unbroken
-from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, size
+from overnight.report.money import LEAST_IDLE_S
+from overnight.report.units import UNKNOWN, amount, clock, duration, finite, money, number, size
 from overnight.report.words import counted
 
 _CHECKPOINTS: Final = 30
@@ -69,11 +70,15 @@ def limits(value: dict[str, Any]) -> Markup | None:
             pairs.append((label[:60], said))
     price = cost.get("price") if cost.get("price") is not None else found.get("price")
     told = finite(price) is not None
-    for label, name in (("Spent", "spent"), ("Spent on lost work", "lost")):
+    for label, name in (("Spent", "spent"), ("Spent on lost work", "lost"), ("A billion tokens", "per_billion_tokens")):
         if told or cost.get(name) is not None:
-            pairs.append((label, None if cost.get(name) is None else money(cost[name])))
+            pairs.append((label, None if cost.get(name) is None else amount(cost[name])))
+    for label, name in (("Expected at the end", "forecast"), ("Since nothing runs here any more", "idle")):
+        if finite(cost.get(name)) and (name != "idle" or (finite(cost.get("idle_s")) or 0.0) >= LEAST_IDLE_S):
+            pairs.append((label, amount(cost[name])))
     if told:
-        pairs.append(("Price of an hour", money(price)))
+        source = f" (from {cost['price_source']})" if cost.get("price_source") else ""
+        pairs.append(("Price of an hour", text(f"{money(price)}{source}", 300)))
     elif found or cost:
         pairs.append(("Spent", join(UNKNOWN, el("span", ": no --price was given", class_="none"))))
     return facts(pairs) if pairs else None

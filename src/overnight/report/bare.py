@@ -17,6 +17,7 @@ import msgspec
 
 from overnight.batches import Batch, Entry
 from overnight.causes import classify, describe
+from overnight.crosscheck import disagreements, impossible
 from overnight.errors import UsageError
 from overnight.events import Exit, Verdict
 from overnight.folder import utc
@@ -28,7 +29,8 @@ from overnight.past.rereading import NOTHING_KNOWN, Bounds, reread
 from overnight.past.times import Times, dated
 from overnight.report import loglines
 from overnight.report.course import Course
-from overnight.report.value import Known, build
+from overnight.report.known import Known
+from overnight.report.value import build
 from overnight.spec import RunSpec
 from overnight.traces import read as read_scene
 
@@ -107,23 +109,10 @@ def _known(
     origins: Mapping[str, str],
     now: float,
 ) -> Known:
-    measure = monitor.measure()
     spans = views.spans()
-    state, cause, text = _outcome(path, monitor, spans[-1].last_offset if spans else 0, course)
+    outcome = _outcome(path, monitor, spans[-1].last_offset if spans else 0, course)
     began, ended, zone = _times(path, times)
-    one = {
-        "state": state,
-        "cause": cause,
-        "cause_text": text,
-        "step": measure.step,
-        "steps": spec.steps,
-        "loss": measure.loss,
-        "records": measure.records,
-        "reader": monitor.sniffer.chosen,
-        "tokens_per_second_avg": measure.tokens_per_second_avg,
-        "started_at": None if began is None else utc(began),
-        "ended_at": None if ended is None else utc(ended),
-    }
+    one = _one(spec, monitor, outcome, began, ended)
     return Known(
         kind="log",
         name=path.name,
@@ -145,6 +134,31 @@ def _known(
             "a run that Overnight starts has its own"
         ),
     )
+
+
+def _one(
+    spec: RunSpec,
+    monitor: Monitor,
+    outcome: tuple[str, str | None, str | None],
+    began: float | None,
+    ended: float | None,
+) -> dict[str, Any]:
+    """Return what a status would say of it."""
+    measure = monitor.measure()
+    return {
+        **dict(zip(("state", "cause", "cause_text"), outcome, strict=True)),
+        "step": measure.step,
+        "steps": spec.steps,
+        "loss": measure.loss,
+        "records": measure.records,
+        "reader": monitor.sniffer.chosen,
+        "tokens_per_second_avg": measure.tokens_per_second_avg,
+        "tokens_per_second_clean": measure.tokens_per_second_clean,
+        "disagreements": disagreements(monitor.meter, monitor.hearing.stated),
+        "mfu_trouble": impossible(monitor.meter, measure),
+        "started_at": None if began is None else utc(began),
+        "ended_at": None if ended is None else utc(ended),
+    }
 
 
 def _times(path: Path, times: Times | None) -> tuple[float | None, float | None, str | None]:

@@ -36,7 +36,10 @@ _WEIGHTS = {
 
 
 class Course:
-    """What a journal tells. ``ended`` and ``attempts`` are its facts of these ends, None and empty before them."""
+    """What a journal tells. ``ended`` and ``attempts`` are its facts of these ends, None and empty before them.
+
+    ``devices`` is its newest fact of the GPUs that the run is on, None while they are not known.
+    """
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.entries: dict[int, _Bounded] = {weight: _Bounded() for weight in range(4)}
@@ -49,6 +52,7 @@ class Course:
         self.notes: deque[str] = deque(maxlen=_HELD)
         self.hooks_failed: list[str] = []
         self.boots = 0
+        self.devices: Fact | None = None
         self.attempt: int | None = None
         self._order = 0.0
         self._follows: float | None = None  # the first entry that follows from the end of the attempt that goes on
@@ -236,6 +240,12 @@ class Course:
         said = ", ".join(f"{name} {_value(name, was.get(name))} -> {_value(name, new)}" for name, new in values.items())
         by = self._askers.pop(str(fact.get("file")), None)
         self._add("set", fact, f"changed by {by}: {said}" if by else f"changed: {said}")
+
+    def _take_devices(self, fact: Fact) -> None:
+        names = Counter(str(gpu.get("name") or "a GPU without a name") for gpu in fact["gpus"])
+        self.devices = fact
+        said = " and ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())
+        self._add("gpu", fact, f"its GPUs: {said}" + (f", driver {fact['driver']}" if fact.get("driver") else ""))
 
     def _take_hook_ended(self, fact: Fact) -> None:
         ok = fact.get("ok")

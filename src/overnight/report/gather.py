@@ -20,8 +20,9 @@ from overnight.history.views import Views
 from overnight.past.rereading import bounds_of
 from overnight.report import loglines
 from overnight.report.course import Course
+from overnight.report.known import Known
 from overnight.report.units import finite, moment
-from overnight.report.value import Known, build
+from overnight.report.value import build
 
 PROOFS = 40
 PROOF_CHARS = 8000
@@ -56,6 +57,7 @@ def of_run(folder: RunFolder, now: float) -> dict[str, Any]:
         views=views,
         wall_s=_wall_s(one, course, now),
         host=written.get("host") if isinstance(written.get("host"), str) else None,
+        run_dir=folder.path,
         proofs=_proofs(folder.evidence),
         unknown=unknown,
     )

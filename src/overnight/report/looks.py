@@ -53,6 +53,7 @@ border:1px solid var(--rule);border-radius:8px;overflow:hidden}
 .tiles dd{margin:0}
 .tiles .value{font-size:22px;line-height:1.3;font-weight:600;font-variant-numeric:tabular-nums}
 .tiles .value.unknown{font-weight:400;font-style:italic;color:var(--soft)}
+.tiles .value.wrong{color:var(--red)}
 .bar{display:block;border-radius:6px;margin:12px 0 14px;overflow:hidden}
 .big{font-size:22px;font-weight:600}.beside{color:var(--soft);margin-left:8px}
 .part.productive,.swatch.productive{fill:var(--green);background:var(--green)}

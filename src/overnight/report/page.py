@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from overnight.report import appendix, story
+from overnight.report import appendix, machinepage, story
 from overnight.report.bars import goodput_bar, strip
 from overnight.report.charts import chart
 from overnight.report.looks import POLICY, SCRIPT, STYLE
@@ -63,11 +63,13 @@ def _sections(value: dict[str, Any]) -> list[tuple[str, str, Markup | None]]:
     return [
         ("next", "What to look at next", _next(value.get("next") or [])),
         ("figures", "Key figures", _figures(value)),
+        ("meaning", "What the figures mean", machinepage.meaning(value)),
         ("goodput", "Where the time went", _goodput(value)),
         ("attempts", "Attempts", _attempts(value)),
         ("resumes", "How it went on", appendix.resumes(value.get("resumes") or [])),
         ("timeline", "What happened", story.timeline(value.get("timeline") or [])),
         ("charts", "Curves", _charts(value.get("charts") or [])),
+        ("hardware", "Hardware", machinepage.hardware(value)),
         ("limits", "Limits and cost", appendix.limits(value)),
         (
             "checkpoints",
@@ -149,13 +151,14 @@ def _with_code(sentence: str) -> Markup:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _tile(label: str, said: str | None, *notes: str | None) -> Markup:
+def _tile(label: str, said: str | None, *notes: str | None, wrong: bool = False) -> Markup:
     told = UNKNOWN if said is None else said
+    look = "value unknown" if told == UNKNOWN else "value wrong" if wrong else "value"
     return el(
         "div",
         el("dt", text(begun(label), 80)),
-        el("dd", text(told, 100), class_="value unknown" if told == UNKNOWN else "value"),
-        each(el("dd", sentence(note, 400), class_="small") for note in notes if note),
+        el("dd", text(told, 100), class_=look),
+        each(el("dd", sentence(note, 600), class_="small") for note in notes if note),
     )
 
 
@@ -186,9 +189,8 @@ def _lacking(unknown: list[dict[str, Any]]) -> Markup | None:
 
 def _figure(one: dict[str, Any]) -> Markup:
     said = str(one["text"]) if one.get("text") else None if one.get("value") is None else number(one["value"])
-    return _tile(
-        str(one.get("label") or one.get("name")), said, str(one["provenance"]) if one.get("provenance") else None
-    )
+    note = str(one["provenance"]) if one.get("provenance") else None
+    return _tile(str(one.get("label") or one.get("name")), said, note, wrong=bool(one.get("impossible")))
 
 
 def _progress(value: dict[str, Any]) -> list[Markup]:

@@ -28,6 +28,7 @@ _RATES = frozenset({"tokens_per_s", "samples_per_s"})
 POINTS = 2000
 NONFINITE = 1000
 MARKS = 200
+PLACES = 100_000
 
 _PARTS = 256  # of what one attempt lost
 _OLDER = 20  # attempts whose lost part is drawn
@@ -113,6 +114,16 @@ def wanted(views: Reading) -> list[str]:
     names, spans = views.names(), views.spans()
     drawn = list(LABELS) if any(math.isfinite(span.limit) for span in spans) else []
     return [name for name in dict.fromkeys([*SERIES, *drawn]) if name in names]
+
+
+def places(views: Reading, kind: str) -> list[int]:
+    """Return where in the log the records of a kind stand; the first hundred thousand."""
+    found: list[int] = []
+    for stretch in views.stretches([], kind) if views.names(kind) else ():
+        found += stretch.offsets
+        if len(found) >= PLACES:
+            break
+    return found[:PLACES]
 
 
 def charts(

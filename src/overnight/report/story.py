@@ -35,6 +35,7 @@ _TAGS: Final = {
     "check": "checkpoint",
     "hook": "hook",
     "clock": "clock",
+    "gpu": "GPU",
     "end": "end",
 }
 

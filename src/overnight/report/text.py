@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from overnight.report import goingon
+from overnight.report import goingon, machinewords, money
 from overnight.report.figures import rate
 from overnight.report.textpage import Clean, Page
 from overnight.report.units import amount, attempt_steps, clock, duration, finite, number, percent, size
@@ -46,8 +46,10 @@ def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
         ("figures", _figures(value)),
         ("where the time went", _goodput(value)),
         ("limits and cost", _limits(value)),
+        ("hardware", machinewords.rows(value)),
     ):
         page.table(title, rows)
+    _sentences(page, "what the figures mean", value.get("reading") or ())
     _loss(page, value)
     _attempts(page, value)
     _resumes(page, value)
@@ -152,13 +154,17 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def _limits(value: Value) -> list[tuple[str, str]]:
-    limits, cost = value["limits"], value["cost"]
+    limits = value["limits"]
     given = [f"{flag} ({words(limits[name])})" for name, (flag, words) in _LIMITS.items() if limits.get(name)]
     rows = [("limits", ", ".join(given))] if given else []
-    if cost["spent"] is not None:
-        lost = "" if not cost["lost"] else f", {amount(cost['lost'])} of it for steps that were done again"
-        rows.append(("cost", f"{amount(cost['spent'])} at {amount(cost['price'])} an hour{lost}"))
-    return rows
+    return rows + money.rows(value["cost"])
+
+
+def _sentences(page: Page, title: str, said: Sequence[str]) -> None:
+    if said:
+        page.title(title)
+    for one in said:
+        page.add(str(one), "    ", "  - ")
 
 
 def _loss(page: Page, value: Value) -> None:

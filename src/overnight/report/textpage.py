@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 
 _LABEL = 14
+_WIDEST = 22
+_ROOMY = 70
 
 Clean = Callable[[str], str]
 
@@ -38,8 +40,10 @@ class Page:
         self.lines += ["", said]
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Add labelled rows; no section without any."""
+        """Add labelled rows, all texts as far right as the longest label asks for; no section without any."""
         if rows:
             self.title(title)
+        longest = max((len(self.clean(label)) + 1 for label, _ in rows), default=0)
+        wide = max(_LABEL, min(longest, _WIDEST if self.width >= _ROOMY else _LABEL))
         for label, said in rows:
-            self.add(said, " " * (_LABEL + 2), first=f"  {self.clean(label):<{_LABEL - 1}} ")
+            self.add(said, " " * (wide + 2), first=f"  {self.clean(label):<{wide - 1}} ")

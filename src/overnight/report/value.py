@@ -7,22 +7,26 @@ of the log, figures and sentences. Reads metrics.db and the log only, and change
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from overnight.bars import folded
 from overnight.events import jsonable
 from overnight.folder import utc
-from overnight.goodput import ARRIVALS, Goodput, Times, measure
+from overnight.goodput import Goodput, Times, measure
 from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts
-from overnight.report.figures import figures
+from overnight.report.hardware import in_timeline, machine_of, mark
+from overnight.report.known import Known
+from overnight.report.measured import measured
+from overnight.report.pacing import Pacing
 from overnight.report.resumed import of_status
-from overnight.report.units import finite, moment
+from overnight.report.units import moment
 from overnight.snapshot import limits
 from overnight.spec import RunSpec
+
+__all__ = ["Known", "build"]
 
 FORMAT = 1
 
@@ -38,51 +42,21 @@ _PROGRESS = (
 )  # fmt: skip
 
 
-class Known(msgspec.Struct, kw_only=True):
-    """What is known before anything is put together. ``one`` is a status, ``source`` the log's number in verdicts.
-
-    ``unknown`` collects what could not be read, by what it would have told; ``arrivals`` is how it was known when lines
-    came, and ``zone`` whether dates in a log name theirs ("printed", or "local": taken for local time).
-    """
-
-    kind: str
-    name: str
-    one: dict[str, Any]
-    course: Course
-    spec: RunSpec | None
-    origins: Mapping[str, str]
-    log: Path | None
-    source: int
-    start: int
-    why: str
-    now: float
-    views: series.Reading | None
-    wall_s: float | None
-    host: str | None = None
-    no_wall: str = "its journal and its status say neither when it began nor when it ended"
-    arrivals: str = ARRIVALS
-    zone: str | None = None
-    proofs: list[dict[str, Any]] = []
-    unknown: dict[str, str] = {}
-
-
 def build(known: Known) -> dict[str, Any]:
     """Return the value; ``known.views`` is read to its end, once."""
     one, course, log = known.one, known.course, _log(known)
     tries = attempts(course, one.get("attempts") or [])
-    price = None if known.spec is None else known.spec.price
-    good, charts, progress, names = _numbers(known, tries, price)
-    printed = "tokens" in names or "tokens_total" in names
-    rates = "tokens_per_s" in names and "dt_s" not in names and good.productive_s is None and not printed
+    numbers = _numbers(known, tries)
+    good, progress = numbers.good, numbers.progress
     _complete(progress, one)
-    spent = finite(one.get("cost"))
-    found = [] if known.spec is None else figures(
-        known.spec, known.origins, good, finite(one.get("tokens_per_second_avg")),
-        printed_tokens=printed, printed_rates=rates,
-    )  # fmt: skip
-    unknown = {**{figure.name: figure.provenance for figure in found if figure.value is None}, **known.unknown}
+    machine, busy = machine_of(known.run_dir, course.devices, _began(tries, one), known.unknown)
+    machine["stale"] = _stale(one)
+    found = measured(known, good, numbers.pacing, names=numbers.names, records=progress["records"], gpus=busy)
+    unknown = {**{figure.name: figure.provenance for figure in found.figures if figure.value is None}, **known.unknown}
     if good.unknown is not None:
         unknown["goodput"] = good.unknown
+    timeline = in_timeline([_with_line(entry, known) for entry in course.timeline()], machine["xids"])
+    mark(machine["charts"], timeline)
     value: dict[str, Any] = {
         "format": FORMAT,
         "made_at": utc(known.now),
@@ -96,19 +70,21 @@ def build(known: Known) -> dict[str, Any]:
         "log": log,
         "times": {**_times(one, tries, known.wall_s), "zone": known.zone},
         "progress": progress,
-        "figures": [figure.plain() for figure in found],
+        "figures": [figure.plain() for figure in found.figures],
+        **{name: getattr(found, name) for name in ("disagreements", "reading", "reasons", "evidence")},
         "goodput": _goodput(good),
         "limits": one.get("limits") or ({} if known.spec is None else limits(known.spec)),
-        "cost": {"spent": spent, "price": price, "lost": good.lost_cost},
+        "cost": found.cost,
+        "hardware": machine,
         "attempts": tries,
-        "timeline": [_with_line(entry, known) for entry in course.timeline()],
+        "timeline": timeline,
         "resumes": course.resumed.resumes(),
         "rollbacks": course.resumed.rollbacks(),
         **_saves(one, course),
         "proofs": known.proofs,
         "notes": list(course.notes)[-20:],
         "last_lines": _last_lines(known),
-        "charts": charts,
+        "charts": numbers.charts,
         "next": [],
         "unknown": unknown,
     }
@@ -122,26 +98,37 @@ def build(known: Known) -> dict[str, Any]:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(
-    known: Known, tries: Sequence[dict[str, Any]], price: float | None
-) -> tuple[Goodput, list[dict[str, Any]], dict[str, Any], list[str]]:
-    """Return goodput, charts, progress, and the names of what is printed; all of it empty without views."""
+class Numbers(NamedTuple):
+    """What metrics.db gives: ``names`` of what is printed; all of it empty, and ``pacing`` None, without views."""
+
+    good: Goodput
+    charts: list[dict[str, Any]]
+    progress: dict[str, Any]
+    names: list[str]
+    pacing: Pacing | None
+
+
+def _numbers(known: Known, tries: Sequence[dict[str, Any]]) -> Numbers:
+    """Return what metrics.db gives, after one pass over all records."""
     views, spec = known.views, known.spec
     tokens = None if spec is None else spec.tokens_per_step
     times = [Times(attempt=one["n"], started=moment(one["started_at"]), ended=moment(one["ended_at"])) for one in tries]
     if views is None:
         nothing = Goodput(wall_s=known.wall_s, unknown=f"goodput is unknown: {known.unknown.get('metrics')}")
-        return nothing, [], dict.fromkeys(_PROGRESS), []
+        return Numbers(nothing, [], dict.fromkeys(_PROGRESS), [], None)
     names = views.names()
     spans = views.spans()
     lost = series.Superseded(spans)
+    pacing = Pacing(names, sum(span.records for span in spans), series.places(views, "eval"))
+    wanted = list(dict.fromkeys([*series.wanted(views), *pacing.names]))
     good = measure(
-        lost.watch(views.stretches(series.wanted(views))),
+        lost.watch(pacing.watch(views.stretches(wanted), tokens)),
         wall_s=known.wall_s,
         attempts=times,
         tokens_per_step=tokens,
         devices=1 if spec is None else spec.devices,
-        price=price,
+        accumulate=1 if spec is None else spec.accumulate or 1,
+        price=None if spec is None else spec.price,
         no_wall=known.no_wall,
         coarse_s=MARKS_S,
         arrivals=known.arrivals,
@@ -158,7 +145,21 @@ def _numbers(
         progress["records"] = 0
     printed = "tokens" in names or "tokens_total" in names
     charts = series.charts(views, lost, verdicts, None if printed else tokens)
-    return good, charts, progress, names
+    return Numbers(good, charts, progress, names, pacing)
+
+
+def _began(tries: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> float | None:
+    """Return when the run began, as x = 0 of curves over time."""
+    told = (moment(at) for at in (*(each["started_at"] for each in tries[:1]), one.get("created_at")))
+    return next((at for at in told if at is not None), None)
+
+
+def _stale(one: Mapping[str, Any]) -> dict[str, str]:
+    """Return which sensor of a run that goes on has been silent, in words."""
+    told = one.get("sensors")
+    if one["state"] not in _LIVE or not isinstance(told, Mapping):
+        return {}
+    return {kind: str(each["stale"]) for kind, each in told.items() if isinstance(each, Mapping) and each.get("stale")}
 
 
 def _whole(x: float) -> float | int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from overnight.events import Record
 from overnight.sensors import GpuSample, Sample
@@ -22,6 +22,10 @@ SOURCES: Final[dict[Kind, int]] = {"gpu": -1, "host": -2}
 
 LIVE: Final = 64
 """So many marks are remembered while a run is followed: samples are taken in within seconds."""
+
+
+KEPT: Final = 8
+"""Marks of which a later supervisor knows."""
 
 
 class Stand(NamedTuple):
@@ -71,6 +75,16 @@ class Course:
         """Return where the run stood at a time; ``now`` says where it stands behind the last mark."""
         place = bisect_right(self._until, at)
         return self._stands[place] if place < len(self._until) else now()
+
+    def snapshot(self) -> list[list[float | None]]:
+        """Return the newest marks as builtins: for samples that were written and are not taken in yet."""
+        some = zip(self._until[-KEPT:], self._stands[-KEPT:], strict=True)
+        return [[until, stand.attempt, stand.segment, stand.step] for until, stand in some]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on where ``snapshot`` was taken."""
+        for until, attempt, segment, step in state:
+            self.mark(float(until), Stand(int(attempt), int(segment), None if step is None else int(step)))
 
     def forget(self) -> None:
         """Keep the newest marks only: a night that was read again has been placed, and is followed from now on."""
