@@ -18,14 +18,14 @@ PURE = (
     "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail "
     "ladder causes traces symptoms folding goodput stepping batches calm earliness pace counting "
     "screen bars printable carrying advance arrivals useful needs basis overall crosscheck hearing sizing accelerators "
-    "sensors.forecast sensors.filling sensors.series"
+    "sensors.forecast sensors.filling sensors.series sensors.placing"
 ).split()
 PURE_FILES = (
     "resumption.overlap resumption.expectation resumption.fitting resumption.point "
     "resumeproof.words resumeproof.diagnosis resumeproof.comparing resumeproof.noise resumeproof.curves "
     "resumeproof.patterns resumeproof.vocabulary resumeproof.wording "
     "modelsize.adapters modelsize.gathering modelsize.tensornames modelsize.config modelsize.fields modelsize.tally "
-    "modelsize.nesting modelsize.named modelsize.nanogpt modelsize.families"
+    "modelsize.nesting modelsize.named modelsize.nanogpt modelsize.families calculator"
 ).split()
 """Files in rooms that are not pure as a whole."""
 PURE_WORDS = {"overnight.modelsize", "overnight.accelerators", "overnight.sensors"}
