@@ -254,6 +254,48 @@ def _figures() -> list[dict[str, Any]]:
     return [dict(zip(("name", "label", "value", "text", "provenance"), row, strict=True)) for row in rows]
 
 
+def _hardware() -> dict[str, Any]:
+    gpus = [
+        {
+            "index": index, "name": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}",
+            "bus_id": f"00000000:{index}1:00.0", "units": 108, "memory_total": 80 << 30,
+            "power_limit_w": 400.0, "samples": 1402, "utilisation_mean": 0.97,
+            "power_mean_w": 371.2, "temperature_most_c": 91.0 if index else 74.0, "memory_most": 61 << 30,
+            "throttled": 0.021 * index, "throttle": ["thermal"] * index, "lost": None, "lost_at": None,
+        }
+        for index in range(2)
+    ]  # fmt: skip
+
+    def drawn(name: str, label: str, unit: str, form: Any) -> dict[str, Any]:
+        hours = [step / 100 for step in range(390)]
+        return {
+            "name": name, "label": label, "unit": unit, "x_label": "hour", "x": hours,
+            "low": [form(hour) for hour in hours], "high": [form(hour) * 1.06 for hour in hours], "attempts": [],
+            "older": [], "nonfinite": [], "zero": BEGAN, "x_s": 3600.0,
+            "marks": [
+                {"x": 0.0, "severity": None, "text": "attempt 1 began, pid 4711"},
+                {"x": 2.4, "severity": "warn", "text": "GPU 1 has been throttled (thermal) for 1m: 91 C"},
+            ],
+        }  # fmt: skip
+
+    return {
+        "gpus": gpus, "certain": True, "driver": "550.54.15", "maker": "nvidia", "trouble": None,
+        "notes": ["the kernel's log is not readable (/dev/kmsg: not permitted), so Xid lines in it are not seen"],
+        "xids": [{"at": at(8000), "code": 43, "device": "0000:11:00", "index": 0, "text": "GPU stopped processing"}],
+        "more_xids": 0, "samples": {"gpu": 1402, "host": 1401}, "stale": {},
+        "host": {
+            "processors": 64, "cpu_mean": 0.31, "memory_total": 512 << 30, "memory_least": 41 << 30,
+            "rss_most": 39 << 30,
+            "disks": [{"mount": "/data", "holds": ["log", "checkpoints"], "free": 88 << 30, "total": 1 << 40}],
+        },
+        "charts": [
+            drawn("gpu_utilisation", "GPU utilisation, least to largest of 2", "%", lambda hour: 90 + math.sin(hour)),
+            drawn("gpu_temperature_c", "GPU temperature, least to largest of 2", "°C", lambda hour: 60 + 4 * hour),
+            drawn("host_memory_available", "host memory available", "GiB", lambda hour: 470 - 90 * hour),
+        ],
+    }  # fmt: skip
+
+
 def rich() -> dict[str, Any]:
     """Return the value of a night with three attempts, a rewind, a stall and a NaN."""
     return {
@@ -309,6 +351,13 @@ def rich() -> dict[str, Any]:
             "eval": {"name": "val loss", "last": 3.2011, "last_step": 19_500, "least": 3.1987, "least_step": 19_000},
         },
         "figures": _figures(),
+        "reading": [
+            "36.10% (with attention) is within the 29 to 49% that others have published for about this size on A100",
+            "look first at the data loader: the log says that 12.00% of the step time is waiting for data",
+        ],
+        "disagreements": ["tokens per second are 262,144 by --tokens-per-step and 131,072 as the log prints them"],
+        "reasons": [],
+        "hardware": _hardware(),
         "goodput": {
             "goodput": 0.681,
             "productive_s": 9_549.0,
@@ -359,7 +408,16 @@ def rich() -> dict[str, Any]:
             "start_limit_s": 1800.0,
             "exit_limit_s": None,
         },
-        "cost": {"spent": 9.698, "price": 2.49, "lost": 1.25},
+        "cost": {
+            "spent": 9.698,
+            "price": 2.49,
+            "price_source": "--price",
+            "lost": 1.25,
+            "forecast": None,
+            "per_billion_tokens": 7.7532,
+            "idle": 1.245,
+            "idle_s": 1800.0,
+        },
         "attempts": _attempts(),
         "timeline": _timeline(),
         "resumes": _resumes(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import sub
 from typing import Any, Final, NamedTuple
 
@@ -92,16 +93,18 @@ class Advance:
         interrupted = self.interrupted
         if step is not None and step == previous:
             self.lines += 1
-            part = 1.0
-            if self.accumulate > 1:
-                part = 1 / self.share if 1 < self.share >= self.lines else 0.0
+            part = 1 / self.share if self.lines <= self.share else 1.0
+            if self._lone and self.accumulate > 1:
+                part = 0.0  # nobody knows yet whether it is of a micro-step: its time counts, and no more tokens
             return Moved(0, self._redone, self._clean and not interrupted, part, interrupted)
         self._clean = self._count(step, previous, interval) >= WARM_UP_STEPS and not interrupted
         self.interrupted = False
         if step is None:
             return Moved(0, redone=False, clean=self._clean, part=1.0, interrupted=interrupted)
-        # As many lines as there are micro-steps: each is of one. Otherwise several ranks say the same.
-        self.share = self.lines if self.lines == self.accumulate else 1
+        # As many lines as there are micro-steps: each is of one, and a step of fewer is a short one. Otherwise several
+        # ranks say the same.
+        if not 1 < self.lines < self.share:
+            self.share = self.lines if self.lines == self.accumulate else 1
         self.lines = 1
         high = self.high
         self._redone = high is not None and step <= high
@@ -138,7 +141,7 @@ class Advance:
         if self._lone:
             self._lone = False
             if self._late or first <= gain:
-                self._since_start += min(gain, max(1, first)) - 1
+                self._since_start += _stood_for(first, gain) - 1
 
     def opened(self, gain: int) -> int | None:
         """Return how many steps the run's first line stood for, once the second has come ``gain`` steps behind it."""
@@ -146,7 +149,7 @@ class Advance:
         if first is None or gain <= 0:
             return None
         self.opening = None
-        steps = min(gain, max(1, first))
+        steps = _stood_for(first, gain)
         self._late = 1 < steps == gain
         self.steps_done += steps
         return steps
@@ -176,5 +179,32 @@ class Advance:
             found.high, found.known = highest, highest is None
             return found
         for name in _SCALARS:
-            setattr(found, name, state[name])
+            setattr(found, name, state.get(name, getattr(found, name)))
         return found
+
+
+def _stood_for(first: int, gain: int) -> int:
+    """Return the steps that a first line at step ``first`` stood for, where ``gain`` lie between two lines.
+
+    Steps that count from 0 have done one more: every tenth line is of step 9, 19, 29.
+    """
+    return gain if first == gain - 1 else min(gain, max(1, first))
+
+
+def share_of(gains: Sequence[float], accumulate: int) -> int | None:
+    """Return how many lines stand for one step, by the gains of many lines; None where no step is whole among them."""
+    begins = [place for place, gain in enumerate(gains) if gain > 0]
+    lines = [after - before for before, after in pairwise(begins)]
+    return None if not lines else accumulate if lines.count(accumulate) * 2 > len(lines) else 1
+
+
+def parted(gains: Sequence[float], share: int, before: float) -> tuple[list[float], float]:
+    """Return the gains of lines of which ``share`` stand for one step, each line with its part of it.
+
+    ``before``: the gain of the step that the first lines belong to; that of the last ones is returned too.
+    """
+    found = []
+    for gain in gains:
+        before = gain if gain > 0 else before
+        found.append(before / share)
+    return found, before

@@ -67,9 +67,9 @@ class Aftermath:
         waits.append(None if self.cleared else CLEARING_LOOK_S)
         return min((wait for wait in waits if wait is not None), default=0.0)
 
-    def samples(self) -> Sequence[GpuSample]:
-        """Return what the GPUs said after a bad end; empty where nobody asked."""
-        return self.last_look.samples
+    def samples(self) -> Sequence[GpuSample] | None:
+        """Return what the GPUs said after a bad end, empty if they did not answer; None where nobody asked."""
+        return self.last_look.samples if self.last_look.wanted else None
 
     def stuck(self) -> Finding | None:
         """Return why another start would be in vain, if something of this one could not be ended."""

@@ -217,12 +217,20 @@ class Attempts:
                 self.facts.note(f"where the training hangs could not be written down: {dump.error}")
         going_on = self.stopping is not None and not self.stopping.turn(log_grew_at)
         attempt = self.current
+        self._look_hung(attempt)
         if going_on or attempt is None or attempt.exit is None or self.resume_at is not None:
             return False
         now = boot_clock()
         if self.aftermath is None:
             self.aftermath = self._aftermath(attempt, attempt.exit, log_grew_at, stopped=stopped, now=now)
         return self.aftermath.turn(now)
+
+    def _look_hung(self, attempt: Attempt | None) -> None:
+        """Let an attempt end whose command hangs in the kernel, where nothing reaches it; what follows names it."""
+        if attempt is None or attempt.exit is not None or self.stopping is None or not self.stopping.hung:
+            return
+        attempt.give_up("the command hangs in the kernel and cannot be killed")
+        self.facts.say("exit", attempt=attempt.number, exit_code=None, signal=None)
 
     def _aftermath(
         self, attempt: Attempt, how: Exit, log_grew_at: float | None, *, stopped: bool, now: float
@@ -236,6 +244,8 @@ class Attempts:
             began=now,
             say=self.facts.say,
         )
+        if self.stopping is not None and self.stopping.hung:
+            remains.hung_at = now - processes.HUNG_S  # it was waited for
         order = None if self.stopping is None else self.stopping.order
         target = attempt.target_of(log_grew_at)
         failed = how.exit_code != 0 or (target is not None and target.bad)
@@ -251,9 +261,9 @@ class Attempts:
             say=self.facts.say,
         )
 
-    def samples(self) -> Sequence[GpuSample]:
-        """Return what the GPUs said after the current attempt has ended badly; empty where nobody asked."""
-        return () if self.aftermath is None else self.aftermath.samples()
+    def samples(self) -> Sequence[GpuSample] | None:
+        """Return what the GPUs said after the current attempt has ended badly; None where nobody asked."""
+        return None if self.aftermath is None else self.aftermath.samples()
 
     def going_on(self, state: str) -> bool:
         """Say whether nobody has asked for the end of a run in this state: only then are rules over time asked."""

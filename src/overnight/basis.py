@@ -16,7 +16,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ``tokens_per_step`` counts the tokens of one optimizer step over all ``devices``; the sources say where a number
     came from ("--params"), for whoever shows it. ``steps`` is the plan, and only the time to go depends on it.
     ``flops_per_token`` by ``convention`` is the headline, ``flops_attention`` the figure with attention; where they are
-    None, 6N and 6N + 12*L*T*d of the numbers beside them are taken.
+    None, 6N and 6N + 12*L*T*d of the numbers beside them are taken; not where ``attention_unknown`` says why there can
+    be none.
     """
 
     params: int | None = None
@@ -25,6 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     convention: str = SIX_N
     flops_attention: float | None = None
     convention_attention: str = SIX_N_ATTENTION
+    attention_unknown: str | None = None
     flops_hardware: float | None = None
     convention_hardware: str | None = None
     tokens_per_step: float | None = None

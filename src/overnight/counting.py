@@ -31,13 +31,14 @@ class Counting:
     sums were before them.
     """
 
-    __slots__ = ("_last", "before", "rows", "totals")
+    __slots__ = ("_gain", "_last", "before", "rows", "totals")
 
     def __init__(self) -> None:
         self.totals: bool | None = None
         self.rows: list[Row] = []
         self.before = (0.0, 0.0)
         self._last: tuple[int, float] | None = None
+        self._gain: float | None = None
 
     def counts(self, step: int | None, tokens: float, dt_s: float | None, sums: tuple[float, float]) -> bool:
         """Take in tokens printed for a step; say whether they have now turned out to be a counter (once)."""
@@ -66,12 +67,17 @@ class Counting:
         return False
 
     def gained(self, step: int, total: float) -> float | None:
-        """Return the tokens per step since the line before, by a counter; None on the first line of a stretch."""
+        """Return the tokens per step since the step before, by a counter; None on the first step of a stretch.
+
+        Of several lines of one step, as of its micro-steps, the first tells, and the others say the same.
+        """
         last = self._last
+        if last is not None and step == last[0]:
+            return self._gain
         self._last = (step, total)
-        if last is None or step <= last[0] or total < last[1]:
-            return None
-        return (total - last[1]) / (step - last[0])
+        risen = last is not None and step > last[0] and total >= last[1]
+        self._gain = (total - last[1]) / (step - last[0]) if last is not None and risen else None
+        return self._gain
 
     def pause(self) -> None:
         """A line without tokens: what comes is no unbroken row any more."""
@@ -81,7 +87,7 @@ class Counting:
     def part(self) -> None:
         """The steps do not go on from here: a gain across this place would be no step's."""
         self.rows.clear()
-        self._last = None
+        self._last = self._gain = None
 
     def _is_even(self) -> bool:
         """Say whether the numbers are what an even count from step 0, or from this stretch's beginning, would give."""
@@ -96,14 +102,15 @@ class Counting:
     def snapshot(self) -> list[Any]:
         """Return all of it as builtins."""
         last = None if self._last is None else list(self._last)
-        return [self.totals, [list(row) for row in self.rows], list(self.before), last]
+        return [self.totals, [list(row) for row in self.rows], list(self.before), last, self._gain]
 
     @classmethod
     def restore(cls, state: list[Any] | None) -> Counting:
         """Go on where ``snapshot`` was taken; of an older version nothing is known."""
         counting = cls()
         if state is not None:
-            counting.totals, rows, before, last = state
+            counting.totals, rows, before, last, *later = state
+            counting._gain = later[0] if later else None
             counting.rows = [(step, tokens, dt_s) for step, tokens, dt_s in rows]
             counting.before = (before[0], before[1])
             counting._last = None if last is None else (last[0], last[1])

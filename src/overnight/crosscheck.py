@@ -11,7 +11,10 @@ from overnight.basis import Figures
 from overnight.events import Measure
 from overnight.meter import Meter
 
-_PADDED: Final = 10.0
+_PADDED: Final = 4.0
+"""Of a batch no more than so much is padding."""
+
+_TWICE: Final = 1.9
 
 APART: Final = 1.2
 """So many times another figure is another figure: printed step times are rounded, and arrivals are coarse."""
@@ -81,9 +84,13 @@ def _of_tokens(meter: Meter) -> str | None:
     """Of the tokens of a step as given and as the log tells them."""
     told, figures = meter.pace.told, meter.figures
     given = figures.tokens_per_step
-    if told is None or given is None or 1 / APART <= given / told[0] <= APART:
+    if told is None or given is None:
         return None
     tokens, leads = told
+    if leads and meter.speed is not None and meter.step_s is not None:
+        tokens = meter.speed * meter.step_s  # over the window: sequences are not all of one length
+    if tokens <= 0 or 1 / APART <= given / tokens <= APART:
+        return None
     source = figures.tokens_source or "--tokens-per-step"
     return (
         f"a step has {given:,.0f} tokens by {source} and {tokens:,.0f} by what the log prints"
@@ -115,6 +122,9 @@ def _why(ratio: float, figures: Figures) -> str:
     ):
         if times > 1 and (_near(ratio, times) or _near(ratio, 1 / times)):
             return f": {what}, perhaps"
+    most = max(ratio, 1 / ratio)
+    if most > _TWICE and _near(most, round(most), 0.02):
+        return f": {round(most)} micro-steps or devices that were not told of (--accumulate, --devices), perhaps"
     return ": padding, or tokens without a loss, is perhaps not counted in the log" if 1 < ratio < _PADDED else ""
 
 

@@ -25,6 +25,8 @@ PATIENCE_S = 25.0
 """The dump ends itself after 20 s; a process that cannot even do that is killed, and no longer waited for."""
 
 
+SENTENCE_CHARS = 400
+
 KEPT = 10
 """So many dumps of a run stay: a rule that only alerts may find a stall every few minutes, all night."""
 
@@ -51,7 +53,8 @@ class Dump:
                 process = subprocess.Popen(
                     [
                         *(sys.executable, "-I", "-m", "overnight.stalldump"),
-                        *(f"--log={log}", f"--reason={reason}", "--", str(path), *map(str, pids)),
+                        *(f"--log={log}", f"--run={folder.path}", f"--reason={reason}"),
+                        *("--", str(path), *map(str, pids)),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=told,
@@ -69,6 +72,15 @@ class Dump:
     def innermost(self) -> str:
         """Return the innermost Python frame of the process that was started last, as far as it could be read."""
         return _last_words(self.path / "summary.txt")
+
+    def kernel(self) -> str | None:
+        """Return what the kernel's log says about a GPU, or that it cannot be read; None if that is of no interest."""
+        with contextlib.suppress(OSError):
+            head = (self.path / "kernel.txt").read_text(errors="replace").partition("\n")[0][:SENTENCE_CHARS]
+            sampled = self.path.parents[1] / "sensors" / "gpu.jsonl"
+            if "says nothing" not in head and ("not readable" not in head or sampled.exists()):
+                return head
+        return None
 
     def done(self) -> bool:
         """Say whether it is written, or has been given up; never blocks."""

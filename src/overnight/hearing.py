@@ -14,13 +14,18 @@ _MOST: Final = 300
 _SHOWN: Final = 80
 _SIZES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9}
 
-# As in: number of parameters: 123.65M; 875M params; Total params = 8,030,261,248.
-_NUMBER = r"(?P<{0}>\d[\d,_]*(?:\.\d+)?(?:e\+?\d{{1,2}})?) ?(?P<{0}_size>million|billion|[kmbgt]\b)?"
-_WORD = r"(?:model |total |num(?:ber of)? |# ?(?:of )?|n_)*param(?:eter)?s?"
-_BEFORE = rf"\b{_WORD}(?: count)?(?: \([^()]*\))?\s*[:=]\s*{_NUMBER.format('a')}"
-_BEHIND = rf"{_NUMBER.format('b')} (?:total |model )?param(?:eter)?s?\b"
-_STATED = re.compile(f"{_BEFORE}|{_BEHIND}", re.IGNORECASE)
+# As in: number of parameters: 123.65M; 875M params; params 875M; Total params = 8,030,261,248.
+_DIGITS = r"(?P<{0}>\d[\d,_]{{0,24}}(?:\.\d+)?(?:e\+?\d{{1,2}})?)"
+_SIZE = r"(?P<{0}_size>million|billion|[kmbgt]\b)"
+_WORD = r"(?:model |total |all |num(?:ber of)?[ _]|# ?(?:of )?|n_)*param(?:eter)?s?"
+# Of one rank of several, as Megatron prints it: on (tensor, pipeline) model parallel rank (0, 0).
+_OF_WHAT = r"(?:[ _]count)?(?: \([^()]*\)| on [^:=]{1,80})?"
+_BEFORE = rf"\b{_WORD}{_OF_WHAT}\s*[:=]\s*{_DIGITS.format('a')} ?{_SIZE.format('a')}?"
+_BESIDE = rf"\b{_WORD} {_DIGITS.format('b')} ?{_SIZE.format('b')}"
+_BEHIND = rf"{_DIGITS.format('c')} ?{_SIZE.format('c')}? {{1,8}}(?:total |model )?param(?:eter)?s?\b"
+_STATED = re.compile(f"{_BEFORE}|{_BESIDE}|{_BEHIND}", re.IGNORECASE)
 _PARTIAL = re.compile(r"trainable|active|non-?embed|decay|frozen|learnable|tensors", re.IGNORECASE)
+_ALL = re.compile(r"\ball param(?:eter)?s?\s*[:=].*", re.IGNORECASE)  # of PEFT, behind those that are trained
 
 
 class Hearing:
@@ -66,10 +71,11 @@ def stated_params(text: str) -> tuple[float, str] | None:
     line = text[:_MOST]
     if "param" not in line.lower():
         return None
-    found = _STATED.search(line)
-    if found is None or _PARTIAL.search(line) is not None:
+    every = _ALL.search(line)
+    found = _STATED.search(line if every is None else every[0])
+    if found is None or (every is None and _PARTIAL.search(line) is not None):
         return None
-    name = "a" if found["a"] is not None else "b"
+    name = next(one for one in "abc" if found[one] is not None)
     number = float(found[name].replace(",", "").replace("_", ""))
     count = number * _SIZES[(found[f"{name}_size"] or "").lower()]
     return (count, found[0].strip()[:_SHOWN]) if 1000 <= count < 1e14 else None

@@ -120,9 +120,9 @@ class Instruments:
             self._remember()
         return found
 
-    def at_end(self, samples: Sequence[GpuSample], active_s: float) -> list[Verdict]:
-        """Take in what the sensors wrote up to an attempt's end, and ``samples`` of after it; return the verdicts."""
-        if not self.on or not samples:
+    def at_end(self, samples: Sequence[GpuSample] | None, active_s: float) -> list[Verdict]:
+        """Take in what the sensors wrote up to an attempt's end, and ``samples`` of after it (None: nobody asked)."""
+        if not self.on or samples is None:
             return []
         self.sensing.next_at = 0.0
         found = self.turn(boot_clock(), active_s=active_s)

@@ -80,9 +80,10 @@ class Intake:
         self.begins = facts.begins
         self.moved_at: float | None = None  # the time mark of the last step
         self.bounds: deque[tuple[int, int, int]] = deque()
+        self.course = Course()
         marks = self._restore()
         self.restored = bool(marks)
-        self.course = Course(LIVE if self.restored or not facts.marks else None)
+        self.course = self.course if self.restored else Course(None if facts.marks else LIVE)
         first = self._first_source() if first_source is None else first_source
         self.log = LogFile(self.log_path, marks, start=start, pids=pids, first_source=first)
         if not self.restored:
@@ -194,6 +195,7 @@ class Intake:
         state = {
             "monitor": self.monitor.snapshot(),
             "marks": [list(msgspec.structs.astuple(mark)) for mark in kept],
+            "course": self.course.snapshot(),
         }
         try:
             self.history.commit(self.pending, self.judged, encode_state(state))
@@ -260,6 +262,7 @@ class Intake:
         try:
             state: Any = decode_state(data)
             marks = tuple(Mark(*one) for one in state["marks"])
+            self.course.restore(state.get("course", []))
             self.monitor.restore(state["monitor"])
         except (KeyError, TypeError, ValueError, IndexError, msgspec.MsgspecError) as error:
             # Of another version of Overnight, perhaps: everything in it can be had from the log.

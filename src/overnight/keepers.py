@@ -17,6 +17,9 @@ from overnight.folder import RunFolder, read_json
 from overnight.processes import Identity, boot_id
 from overnight.waking import Wake
 
+KILL_S, AGAIN_S = 10.0, 0.5
+"""So long a kill of all may take; and one more of what has not died of the first, for it hangs in the kernel."""
+
 
 def read_identity(value: object) -> Identity | None:
     """Return the process a shim's file names; None if it names none, or was edited into something else."""
@@ -72,10 +75,11 @@ class Keepers:
         roots = [one.pid for one in self.alive().values()]
         return clearing.leftovers(roots, keep=self._kept(), run_dir=None if roots else self.folder.path)
 
-    def kill_all(self) -> Cleared:
-        """Kill every process of the run but guard, shim and ourselves, until none is found."""
+    def kill_all(self, limit_s: float = KILL_S) -> Cleared:
+        """Kill every process of the run but guard, shim and ourselves, until none is found or the time is over."""
         roots = [one.pid for one in self.alive().values()]
-        return clearing.kill_all(roots, keep=self._kept(), run_dir=None if roots else self.folder.path)
+        where = None if roots else self.folder.path
+        return clearing.kill_all(roots, keep=self._kept(), run_dir=where, limit_s=limit_s)
 
     def _kept(self) -> set[int]:
         return {os.getpid(), *(one.pid for one in self.known.values())}

@@ -30,8 +30,10 @@ class LastLook:
         """Prepare it; where it is not ``wanted`` it is over at once."""
         self.run_dir = run_dir
         self.look = look
+        self.look.limit_s = LIMIT_S
         self.samples: list[GpuSample] = []
         self.trouble: str | None = None
+        self.wanted = wanted
         self.over = not wanted
         self.begun = False
 

@@ -134,7 +134,7 @@ class Meter:
         self.figures = figures
         self._flops = six_n(figures.params) if flops is None else flops
         plain = six_n_attention(figures.params, figures.layers, figures.seq_len, figures.width)
-        self._attention = plain if attention is None else attention
+        self._attention = attention if attention is not None or figures.attention_unknown else plain
         self._capacity = figures.devices * figures.peak_flops if figures.peak_flops else None
 
     def interrupt(self) -> None:
@@ -178,7 +178,7 @@ class Meter:
             previous = None
         moved = self.advance.take(step, previous, self.interval)
         if moved.gain and self.advance.opening is not None and not moved.redone:
-            self.pace.open(self.advance.opened(moved.gain) or 1)
+            self.pace.open(self.advance.opened(moved.gain) or 1, self.advance.share)
         return arrived_s, moved
 
     def is_far_behind(self, record: Record) -> bool:

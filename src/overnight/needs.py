@@ -67,9 +67,10 @@ def _of_speed(name: str, figures: Mapping[str, float | None], meter: Stand, wait
     found: list[str | None] = []
     if given.params is None and given.flops_per_token is None and "tokens" not in name:
         found.append(PARAMS)
-    shapeless = given.flops_attention is None and None in (given.layers, given.seq_len, given.width)
+    known = given.attention_unknown is None and None not in (given.layers, given.seq_len, given.width)
+    shapeless = given.flops_attention is None and not known
     if "attention" in name and shapeless:
-        found.append(SHAPE)
+        found.append(given.attention_unknown or SHAPE)
     if "mfu" in name and meter.capacity is None:
         found.append(given.peak_unknown or PEAK)
     if "flops_per_token" not in name:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from overnight.events import Record
 
 _SUMS: Final = ("prints_dt", "_sum_tokens", "_sum_dt_s", "_rates", "_sum_inverse_rates")
-_LATER_SUMS: Final = (
-    "_odd_tokens", "_odd_dt_s", "_done_s", "_done_timed", "_done_tokens", "_done_counted",
-)  # fmt: skip
+_LATER_SUMS: Final = ("_odd_tokens", "_odd_dt_s", "_done_s", "_done_timed", "_done_tokens", "_done_counted")
 """Sums that an older snapshot has not; 0 then.
 
 Odd: of steps that are not clean (``Moved``). Done: each step once, by the steps that a line stands for, whereas the
@@ -60,8 +58,8 @@ class Pace:
     """
 
     __slots__ = (
-        *_LATER_SUMS, "_counting", "_devices", "_held", "_mixed", "_rates", "_said", "_sum_dt_s", "_sum_inverse_rates",
-        "_sum_tokens", "_tokens_per_step", "_window", "prints_dt", "told",
+        *_LATER_SUMS, "_counting", "_devices", "_held", "_mixed", "_part", "_rates", "_said", "_sum_dt_s",
+        "_sum_inverse_rates", "_sum_tokens", "_tokens_per_step", "_window", "prints_dt", "told",
     )  # fmt: skip
 
     def __init__(self, tokens_per_step: float | None, devices: int, window: int) -> None:
@@ -81,6 +79,7 @@ class Pace:
         self._held: tuple[float | None, float | None] | None = None  # (dt, tokens) of the run's first line
         self._said: deque[float] = deque(maxlen=window)  # rates as printed, over all devices
         self._mixed: float | None = None  # the pace of the latest arrival, where something else was done before it
+        self._part = 1.0  # of a step, that the record now taken in is
         self.told: tuple[float, bool] | None = None
 
     def take(self, said: Record | _Said, step: int | None, arrived_s: float | None, moved: Moved = _WHOLE) -> None:
@@ -93,24 +92,17 @@ class Pace:
         rate = None
         counts = said.tokens is not None or said.tokens_total is not None
         if dt is None or tokens is None or counts or not 0 < dt < inf:
+            self._part = moved.part
             dt, tokens, rate = self._pace(said, step, arrived_s, tokens)
-            if moved.part not in (0.0, 1.0) and said.tokens is not None and self.told == (said.tokens, True):
-                self.told = (said.tokens / moved.part, True)
         else:  # nearly every line of a night, and no more than what _pace does
             self.prints_dt = True
             if self._counting.rows:
                 self._counting.pause()
-        clean, other = moved.clean, self._is_other(dt, arrived_s, moved)
-        if said.dt_s is None and arrived_s is not None:
-            clean = clean and not other and arrived_s != self._mixed
-            if moved.interrupted or arrived_s != self._mixed:
-                self._mixed = arrived_s if moved.interrupted else None
+        other = self._is_other(dt, arrived_s, moved)
         if dt is not None and tokens is not None:
-            self._sum_tokens += tokens
-            self._sum_dt_s += dt
-            if not clean:
-                self._odd_tokens += tokens
-                self._odd_dt_s += dt
+            self._sum_up(dt, tokens, clean=moved.clean and not (other and said.dt_s is None))
+        if said.dt_s is None and arrived_s is not None and (moved.interrupted or arrived_s != self._mixed):
+            self._mixed = arrived_s if moved.interrupted else None
         if said.tokens_per_s is not None:
             self._said.append(said.tokens_per_s * (self._devices if said.per_device else 1))
         if moved.gain and not moved.redone:
@@ -118,6 +110,13 @@ class Pace:
         elif not moved.redone:
             self._hold(dt, tokens, again=moved.part != 1.0 and said.dt_s is not None)
         self._window.append((dt, tokens, rate, loss))
+
+    def _sum_up(self, dt: float, tokens: float, *, clean: bool) -> None:
+        self._sum_tokens += tokens
+        self._sum_dt_s += dt
+        if not clean:
+            self._odd_tokens += tokens
+            self._odd_dt_s += dt
 
     def _is_other(self, dt: float | None, arrived_s: float | None, moved: Moved) -> bool:
         """Say whether more than a step lies in ``dt``: a time by arrival, or one behind an interruption, far above."""
@@ -146,17 +145,17 @@ class Pace:
         """Take in a line that has moved on nothing: the first of all, or, ``again``, one more of the same step."""
         if not again:
             self._held = (dt, tokens)
-        elif dt is not None and self._held is not None:
-            self._held = ((self._held[0] or 0.0) + dt, None if tokens is None else (self._held[1] or 0.0) + tokens)
-        elif dt is not None:
+        elif dt is not None and self._held is None:
             self._done_s += dt
             self._done_tokens += tokens or 0.0
 
-    def open(self, steps: int) -> None:
-        """The run's first line is now known to have stood for ``steps`` steps."""
+    def open(self, steps: int, share: int = 1) -> None:
+        """The run's first line is now known to have stood for ``steps`` steps, as one of ``share`` micro-steps."""
         held, self._held = self._held, None
         if held is not None:
-            self._do(*held, steps)
+            dt, tokens = held
+            printed = tokens is not None and tokens != self._tokens_per_step
+            self._do(None if dt is None else dt * share, tokens * share if tokens and printed else tokens, steps)
 
     def take_many(self, batch: Batch, arrived_s: float | None, gains: Sequence[int], unclean: int) -> None:
         """Take in the records of ``batch``, whose losses are finite and which has no NaN.
@@ -172,65 +171,68 @@ class Pace:
 
     def _take_plain(self, batch: Batch, arrived_s: float | None, gains: Sequence[int], unclean: int) -> bool:
         """Take in times, tokens and losses of most logs, whose columns are whole; say False for all others."""
-        dts, rates = batch.columns.get("dt_s"), batch.columns.get("tokens_per_s")
-        known = self._tokens_per_step
-        if "tokens" in batch.columns or not (dts is None or (min(dts) > 0 and max(dts) < inf)):
+        rates, known, totals = (
+            batch.columns.get("tokens_per_s"),
+            self._tokens_per_step,
+            batch.columns.get("tokens_total"),
+        )
+        times = self._plain_times(batch, arrived_s)
+        if times is None or "tokens" in batch.columns or not self._is_plain(totals, rates, per_device=batch.per_device):
             return False
-        tokens, made = known is not None, list[float]()
-        kept = self._window.maxlen or 0
-        count = len(batch.steps)
-        totals = batch.columns.get("tokens_total")
-        if totals is not None and (known is None or not (min(totals) >= 0 and max(totals) < inf)):
-            return False
-        if dts is None and (arrived_s == self._mixed or not self._is_usual(arrived_s)):
-            return False
-        if dts is None and arrived_s is not None and 0 < arrived_s < inf:
-            times = [arrived_s] * count
-        elif dts is not None:
-            times = dts
-        else:
-            return False
+        each: list[float] | None = None
         if known is not None:
-            shown: Iterable[float | None] = repeat(known, kept)
-        elif rates is not None and not batch.per_device:
-            if not (min(rates) > 0 and max(rates) < inf):
-                return False
-            tokens, made = True, list(map(mul, rates, times))
-            shown = made[-kept:]
-        elif rates is None:
-            shown = repeat(None, kept)
-        else:
-            return False
-        self.prints_dt = dts is not None
-        if dts is None:
+            each = [known] * len(times)
+        elif rates is not None:
+            each = list(map(mul, rates, times))
+        self.prints_dt = "dt_s" in batch.columns
+        if not self.prints_dt:
             self._mixed = None
         self._counting.pause()
         if totals is not None:
-            risen = (place for place in range(count - 1, 0, -1) if totals[place] > totals[place - 1])
-            for place in range(next(risen, 1) - 1, count):
-                self._gained(batch.steps[place], totals[place], leads=False)
+            self._follow(batch.steps, totals)
         self._done_s = reduce(add, map(mul, times, gains), self._done_s)
         self._done_timed += sum(gains)
-        if tokens:
-            each = [known] * count if known is not None else made
+        if each is not None:
             self._sum_tokens = reduce(add, each, self._sum_tokens)
             self._sum_dt_s = reduce(add, times, self._sum_dt_s)
             self._odd_tokens = reduce(add, each[:unclean], self._odd_tokens)
             self._odd_dt_s = reduce(add, times[:unclean], self._odd_dt_s)
             self._done_tokens = reduce(add, map(mul, each, gains), self._done_tokens)
             self._done_counted += sum(gains)
+        kept = self._window.maxlen or 0
         if rates is not None:
-            times_devices = self._devices if batch.per_device else 1
-            self._said.extend(rate * times_devices for rate in rates[-kept:])
+            self._said.extend(rate * (self._devices if batch.per_device else 1) for rate in rates[-kept:])
+        shown: Iterable[float | None] = repeat(None, kept) if each is None else each[-kept:]
         self._window.extend(zip(times[-kept:], shown, repeat(None), batch.loss[-kept:], strict=False))
         return True
 
-    def _is_usual(self, arrived_s: float | None) -> bool:
+    def _plain_times(self, batch: Batch, arrived_s: float | None) -> Sequence[float] | None:
+        """Return the seconds of each record where all of them are known and nothing else lies in one; else None."""
+        dts = batch.columns.get("dt_s")
+        if dts is not None:
+            return dts if min(dts) > 0 and max(dts) < inf else None
+        if arrived_s is None or not 0 < arrived_s < inf or arrived_s == self._mixed or not self._is_usual(arrived_s):
+            return None
+        return [arrived_s] * len(batch.steps)
+
+    def _is_plain(self, totals: Sequence[float] | None, rates: Sequence[float] | None, *, per_device: bool) -> bool:
+        """Say whether counts of tokens and printed rates are such that each record has its tokens without them."""
+        if self._tokens_per_step is not None:
+            return totals is None or (min(totals) >= 0 and max(totals) < inf)
+        return totals is None and (rates is None or (not per_device and min(rates) > 0 and max(rates) < inf))
+
+    def _follow(self, steps: Sequence[int], totals: Sequence[float]) -> None:
+        """Take in what a counter says beside given tokens: no more than its last gain is ever asked for."""
+        risen = (place for place in range(len(steps) - 1, 0, -1) if totals[place] > totals[place - 1])
+        for place in range(next(risen, 1) - 1, len(steps)):
+            self._gained(steps[place], totals[place], leads=False)
+
+    def _is_usual(self, arrived_s: float) -> bool:
         """Say whether the first of many records of one arrival says of all of them that nothing else lies in them."""
         known = sum(row[0] is not None for row in islice(reversed(self._window), _LATELY))
         usual = self._usual()
         few = not known or (self._window.maxlen or 0) < _FEW
-        return few or (usual is not None and arrived_s is not None and arrived_s <= _USUAL * usual)
+        return few or (usual is not None and arrived_s <= _USUAL * usual)
 
     def _gained(self, step: int, total: float, *, leads: bool) -> float | None:
         """Return the tokens of a step by a counter, and note them."""
@@ -283,8 +285,9 @@ class Pace:
                 self._recount()
                 total = tokens if total is None else total
             elif counting.totals is not True:
-                self.told = (tokens, True)
-                return tokens
+                whole = tokens / self._part if self._part else tokens
+                self.told = (whole, True)
+                return whole if said.dt_s is None else tokens
             else:
                 total = tokens if total is None else total
         else:
@@ -292,7 +295,9 @@ class Pace:
         if total is None or step is None or not 0 <= total < inf:
             return given
         gained = self._gained(step, total, leads=given is None)
-        return gained if given is None else given
+        if given is not None or gained is None:
+            return given
+        return gained if said.dt_s is None else gained * self._part
 
     def _recount(self) -> None:
         """What was taken for the tokens of single steps is a counter: put right what was summed of it."""

@@ -19,7 +19,7 @@ import msgspec
 
 from overnight.causes import Finding, classify
 from overnight.events import Exit
-from overnight.symptoms import XID
+from overnight.symptoms import MEMORY_FAILURE, XID
 from overnight.tail import Tail
 
 TAIL_BYTES = 64 * 1024
@@ -29,7 +29,7 @@ KMSG_RECORD_BYTES = 8192  # the kernel's own limit of one record
 KMSG_MAX_RECORDS = 20_000
 KMSG_LIMIT_S = 0.5
 KERNEL_LINES = 20
-SYSLOG_READ_ALL = 3
+SYSLOG_READ_ALL, SYSLOG_SIZE = 3, 10
 SYSLOG_BYTES = 1 << 20
 
 _CLOCK_SLACK_S = 5.0
@@ -223,6 +223,42 @@ def kernel_lines(pids: Collection[int], started_at: float, kmsg: Path = KMSG) ->
             if seen > KERNEL_LINES:
                 return
             yield text
+
+
+def device_lines(since: float, kmsg: Path = KMSG) -> tuple[list[tuple[float, str]], str | None]:
+    """Return the last lines that speak of a fault of a device, each with its time; or why nobody can read them.
+
+    ``since`` and the times are seconds since the epoch, as near as the kernel's own clock tells.
+    """
+    closed = kernel_log_closed(kmsg)
+    if closed is not None:
+        return [], closed
+    apart_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    slack_s = _CLOCK_SLACK_S + time.clock_gettime(time.CLOCK_MONOTONIC) * _CLOCK_DRIFT
+    found = [
+        (at_s + apart_s, text)
+        for at_s, text in _records(kmsg)
+        if at_s + apart_s >= since - slack_s and (XID.search(text) or MEMORY_FAILURE.search(text))
+    ]
+    return found[-KERNEL_LINES:], None
+
+
+def kernel_log_closed(kmsg: Path = KMSG) -> str | None:
+    """Return why the kernel's log cannot be read; None if it can."""
+    try:
+        handle = os.open(kmsg, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        readable = kmsg == KMSG and ctypes.CDLL(None).klogctl(SYSLOG_SIZE, None, 0) > 0 and any(_from_syslog())
+        return None if readable else error.strerror
+    try:
+        os.read(handle, KMSG_RECORD_BYTES)
+    except (BlockingIOError, BrokenPipeError):
+        return None
+    except OSError as error:
+        return error.strerror
+    finally:
+        os.close(handle)
+    return None
 
 
 def _concerns(text: str, pids: Collection[int]) -> bool:

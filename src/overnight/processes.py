@@ -56,6 +56,8 @@ class Stat(NamedTuple):
 
 
 PROC_BYTES = 64 * 1024
+HUNG_S = 30.0
+"""So long what hangs in the kernel and does not die of SIGKILL is waited for: it may come back, or never do."""
 
 
 class Reaped(NamedTuple):
@@ -169,6 +171,12 @@ def children(pid: int) -> list[int]:
         elif os.path.exists(f"/proc/{pid}/task/{thread}"):
             return [known.pid for known in map(stat, all_pids()) if known is not None and known.ppid == pid]
     return found
+
+
+def hangs(pid: int) -> bool:
+    """Say whether a process waits in the kernel where no signal reaches it: in a driver's or a disk's call."""
+    known = stat(pid)
+    return known is not None and known.state == "D"
 
 
 def all_pids() -> list[int]:

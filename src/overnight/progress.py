@@ -142,7 +142,7 @@ class Progress:
         return plan.complete() or (plan.reached() and self.clock_s - self.moved_at > (self.largest_gap_s or 0.0))
 
     def _restore(self, kept: dict[str, Any]) -> None:
-        if not kept:
+        if "clock_s" not in kept:  # nothing, or only what others keep there
             return
         self.attempt = kept.get("attempt", 0)
         for name in ("clock_s", "moved_at", "log_at", "file_at", "heard_at", "largest_gap_s", "stepped", "announced"):

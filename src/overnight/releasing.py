@@ -29,7 +29,6 @@ GIVE_UP_S = 15.0
 LOOK_S = 0.05
 SLOW_LOOK_S = 0.2
 PART_BYTES = 65536
-HUNG = ("D",)
 
 Say = Callable[..., None]
 
@@ -114,7 +113,8 @@ class Release:
             self.killed_at = now
             for one in self.held:
                 processes.send(one.pid, one.start_ticks, signal.SIGKILL)
-        if waited_s >= (GIVE_UP_S if self.answered else ANSWER_S):
+        hang = self.held and all(one.state == "D" for one in self.held)
+        if waited_s >= (GIVE_UP_S if self.answered and not hang else ANSWER_S):
             self._give_up()
         return self.over
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from overnight import processes
 from overnight.clearing import Found
 from overnight.growth import Growth
-from overnight.keepers import Keepers
+from overnight.keepers import AGAIN_S, KILL_S, Keepers
 
 BUSY_S = 10.0
 IDLE_S = 4.0
@@ -49,6 +49,8 @@ class Remains:
         self.saved_at: float | None = None
         self.asked_at: float | None = None
         self.removed: dict[int, str] = {}
+        self.hung: tuple[Found, ...] = ()
+        self.hung_at: float | None = None
 
     def turn(self, now: float) -> bool:
         """Take the next step; True when nothing is left."""
@@ -58,12 +60,11 @@ class Remains:
                 names = ", ".join(sorted(set(self.removed.values())))
                 self.say("note", text=f"leftover processes ended: {len(self.removed)} ({names})")
             return True
-        if self.killed:
-            self._end(left)
-        elif self.asked_at is not None:
-            if now - self.asked_at >= TERM_S:
-                self._end(left)
-        elif now - self.looked_at >= LOOK_S:
+        if self.killed or (self.asked_at is not None and now - self.asked_at >= TERM_S):
+            return self._end(left, now)
+        if self.asked_at is not None:
+            return False
+        if now - self.looked_at >= LOOK_S:
             self.looked_at = now
             self._look(left, now)
             if self._patience_over(now):
@@ -97,9 +98,20 @@ class Remains:
             )
         self.removed.update((one.pid, one.name) for one in new)
 
-    def _end(self, left: Sequence[Found]) -> None:
+    def _end(self, left: Sequence[Found], now: float) -> bool:
+        """Kill what is left; True once nothing is left but what hangs in the kernel and has not died for long."""
         self._name(left)
-        self.keepers.kill_all()
+        hung = self.keepers.kill_all(KILL_S if self.hung_at is None else AGAIN_S).left
+        if not hung or not all(processes.hangs(one.pid) for one in hung):
+            self.hung_at = None
+            return False
+        self.hung_at = now if self.hung_at is None else self.hung_at
+        if now - self.hung_at < processes.HUNG_S:
+            return False
+        self.hung = hung
+        names = ", ".join(f"{one.pid} ({one.name})" for one in hung)
+        self.say("note", text=f"processes that hang in the kernel cannot be killed, and are left: {names}")
+        return True
 
 
 def _ticks(pid: int) -> int:

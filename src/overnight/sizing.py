@@ -83,8 +83,13 @@ def _flops(spec: RunSpec) -> dict[str, Any]:
     beside = with_attention(counts, spec.seq_len)
     if beside is not None:
         found |= {"flops_attention": beside.flops_per_token, "convention_attention": beside.label}
+    else:
+        key = "palm" if counts.encoder_decoder is None else "encoder-decoder"
+        found["attention_unknown"] = str(figure_of(key, counts, seq_len=spec.seq_len))
     if spec.recompute != "none":
-        keys = ("hfu-full", "hfu-8n") if spec.recompute == "full" else ("hfu-selective",)
+        # Beside 6N stands 8N, which is counted in the same way: 4/3 of it.
+        full = ("hfu-8n", "hfu-full") if spec.convention == "6n" else ("hfu-full", "hfu-8n")
+        keys = full if spec.recompute == "full" else ("hfu-selective",)
         figures = (figure_of(key, counts, seq_len=spec.seq_len, recompute=spec.recompute) for key in keys)
         again = next((one for one in figures if not isinstance(one, str)), None)
         if again is not None:

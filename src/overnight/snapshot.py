@@ -74,6 +74,10 @@ def build(
 ) -> dict[str, Any]:
     """Return the whole snapshot; ``now`` in seconds since the epoch, ``sensed`` what sensors tell."""
     measure = monitor.measure()
+    figures = _figures(spec, monitor, measure)
+    said = sensed.get("disagreements", ())
+    unknown = figures["unknown"]
+    overall = _overall(spec, monitor, measure, used.elapsed_s, disagreements=said, unknown=unknown)
     live = attempts[-1] if attempts else {}
     return {
         "format": FORMAT,
@@ -83,9 +87,9 @@ def build(
         "cause_text": state.order.text if state.order and not state.ended else state.cause_text,
         "attempt": state.attempt or None,
         "pid": live.get("pid"),
-        **_figures(spec, monitor, measure),
+        **figures,
         **sensed,
-        **_overall(spec, monitor, measure, used.elapsed_s, sensed.get("disagreements", ())),
+        **overall,
         "started_at": live.get("started_at"),
         "created_at": None if created_at is None else utc(created_at),
         "updated_at": utc(now),
@@ -151,17 +155,30 @@ def limits(spec: RunSpec) -> dict[str, Any]:
 
 
 def _overall(
-    spec: RunSpec, monitor: Monitor, measure: Measure, elapsed_s: float, disagreements: Sequence[str]
+    spec: RunSpec,
+    monitor: Monitor,
+    measure: Measure,
+    elapsed_s: float,
+    *,
+    disagreements: Sequence[str],
+    unknown: dict[str, str],
 ) -> dict[str, Any]:
-    """Return what the run has come to over all its time, and what cannot be."""
+    """Return what the run has come to over all its time, and what cannot be; what is ``unknown`` is added there."""
     meter = monitor.meter
     done = whole(meter, elapsed_s)
     speed, flops, capacity = done.tokens_per_second, measure.flops_per_token, meter.capacity
     price = spec.price
-    return {
+    found = {
         "goodput": done.goodput,
         "tokens_per_second_wall": speed,
         "mfu_wall": None if speed is None or flops is None or capacity is None else speed * flops / capacity,
+    }
+    late = done.unknown or "more time is printed than has passed: the printed step times are wrong"
+    for name, value in found.items():
+        if value is None:
+            unknown[name] = measure.unknown.get("mfu_avg", late) if name == "mfu_wall" else late
+    return {
+        **found,
         "disagreements": [*disagreements, *crosscheck.disagreements(meter, monitor.hearing.stated)],
         "mfu_trouble": crosscheck.impossible(meter, measure),
         "cost_per_billion_tokens": None if price is None or not speed else price / HOUR_S / speed * 1e9,
@@ -198,6 +215,7 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
         "peak_flops": figures.peak_flops,
         "peak_source": figures.peak_source,
         "convention": None if measure.flops_per_token is None else figures.convention,
+        "convention_hfu": None if measure.hfu is None else figures.convention_hardware,
         "convention_attention": None if measure.flops_per_token_attention is None else figures.convention_attention,
         "params": spec.params,
         "params_source": figures.params_source,

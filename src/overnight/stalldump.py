@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from overnight import processes
+from overnight import hostfacts, processes
 from overnight.folder import utc, write_atomic
-from overnight.postmortem import last_lines
+from overnight.postmortem import KMSG, last_lines
 
 WHOLE_S = 20.0
 COMMAND_S = 5.0
@@ -231,6 +231,15 @@ def look_at_gpus(report: Report) -> None:
             report.notes.append(f"nvidia-smi failed: {output.strip().splitlines()[0] if output.strip() else code}")
 
 
+def look_at_facts(report: Report, run_dir: Path, kmsg: Path) -> None:
+    """Write what GPU and host have told the sensors last, and what the kernel's log says of GPUs."""
+    facts = hostfacts.gather(run_dir, kmsg=kmsg)
+    if facts.samples:
+        report.write("sensors.txt", "\n".join([*facts.said, "", "--- the last samples", *facts.samples]) + "\n")
+    report.write("kernel.txt", "\n".join([facts.head(), *facts.kernel]) + "\n")
+    report.notes += [*facts.said, facts.head()]
+
+
 def look_at_log(report: Report, log: Path) -> None:
     """Write the last lines of the log."""
     report.write("log-end.txt", "\n".join(last_lines(log, 0, None)[-LOG_LINES:]) + "\n")
@@ -247,8 +256,19 @@ def tree(pids: Sequence[int]) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def look(folder: Path, pids: Sequence[int], reason: str, log: Path | None) -> None:
-    """Write the dump; returns after 20 s at the latest, whatever has not answered by then."""
+def look(
+    folder: Path,
+    pids: Sequence[int],
+    reason: str,
+    log: Path | None,
+    *,
+    run_dir: Path | None = None,
+    kmsg: Path = KMSG,
+) -> None:
+    """Write the dump; returns after 20 s at the latest, whatever has not answered by then.
+
+    ``run_dir`` is where the samples of the run's sensors lie; ``kmsg`` another kernel's log, in tests.
+    """
     until = time.monotonic() + WHOLE_S
     report = Report(folder, reason)
     members = tree(pids)
@@ -258,6 +278,8 @@ def look(folder: Path, pids: Sequence[int], reason: str, log: Path | None) -> No
     cwds = [found for found in map(processes.cwd, members[:1]) if found is not None]
     work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     work.put(lambda: look_at_host(report, log, cwds))
+    if run_dir is not None:
+        work.put(lambda: look_at_facts(report, run_dir, kmsg))
     if log is not None:
         work.put(lambda: look_at_log(report, log))
     for pid in members[:MAX_PROCESSES]:
@@ -287,12 +309,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="overnight.stalldump")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--log", type=Path)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--kmsg", type=Path, default=KMSG)  # another kernel's log, in tests
     parser.add_argument("--reason", default="")
     parser.add_argument("pids", type=int, nargs="*")
     asked = parser.parse_args()
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    look(asked.folder, asked.pids, asked.reason, asked.log)
+    look(asked.folder, asked.pids, asked.reason, asked.log, run_dir=asked.run, kmsg=asked.kmsg)
     sys.stderr.flush()
     os._exit(0)  # a thread that never returned must not hold the process up
 

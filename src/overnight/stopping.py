@@ -23,7 +23,7 @@ from overnight.clocks import boot_clock
 from overnight.events import StopOrder
 from overnight.folder import write_json
 from overnight.growth import Growth
-from overnight.keepers import Keepers
+from overnight.keepers import AGAIN_S, KILL_S, Keepers
 from overnight.ladder import NEXT, Ladder, Look, talked
 from overnight.orderfile import read_order, written_order
 from overnight.processes import Identity
@@ -97,6 +97,8 @@ class Stopping:
         self.growth = Growth(spec.log)
         self.killed_at = self.files_seen_at = 0.0
         self.file_grew_at: float | None = None
+        self.hung_at: float | None = None
+        self.hung = False
         self.urges: list[float] = []
         self.make_dump = dump
         self.dump: Dump | None = None
@@ -204,6 +206,8 @@ class Stopping:
         if not alive and not command_alive:
             self.thaw(self.frozen)
             return True
+        if self._hung(now, [*alive, self.command] if command_alive else alive):
+            return True
         self.log_grew_at = log_grew_at
         if self._dumping(now):
             return False
@@ -211,6 +215,15 @@ class Stopping:
             self._finish_command(now)
         self._climb(log_grew_at)
         return False
+
+    def _hung(self, now: float, living: list[Identity]) -> bool:
+        """Say whether all that lives has hung in the kernel for long, for all the kills: it may never end."""
+        if not self.killed() or not all(processes.hangs(one.pid) for one in living):
+            self.hung_at = None
+            return False
+        self.hung_at = now if self.hung_at is None else self.hung_at
+        self.hung = now - self.hung_at >= processes.HUNG_S
+        return self.hung
 
     def _dumping(self, now: float) -> bool:
         """Say whether the first signal still waits for the stacks to be written down; send it when they are."""
@@ -321,7 +334,7 @@ class Stopping:
         for one in [*self.targets, *self.frozen, self.command, *below]:
             if processes.is_alive(one):
                 send(one, signal.SIGKILL)
-        self.keepers.kill_all()
+        self.keepers.kill_all(KILL_S if self.hung_at is None else AGAIN_S)
 
     def _look_at_files(self, now: float) -> None:
         """Notice whether a file that the training has open for writing grows: that is a save in progress."""

@@ -270,7 +270,7 @@ class Supervisor:
 
     def _change(self, spec: RunSpec) -> None:
         self.spec = self.attempts.spec = self.publisher.spec = self.comeback.spec = self.hooks.spec = spec
-        change_monitor(self.monitor, spec, self.facts.note)
+        change_monitor(self.monitor, spec, self.facts.note, self.instruments.peak)
 
     # -- 5. time -----------------------------------------------------------------------------------------------------
 

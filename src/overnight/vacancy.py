@@ -1,8 +1,9 @@
 """A side process that tells which processes of a run still hold the GPUs' device files, until none does.
 
 Run as ``python -I -m overnight.vacancy RUNDIR PARENT FILE...``. It prints one line of JSON whenever that changes, an
-array of holders; the last one is empty. It only looks, nothing is signalled here. A process that hangs in a driver may
-hold up whoever reads what /proc tells of it, so a supervisor lets this process look.
+array of holders; the last one is empty. With ``--all FILE...`` it tells all holders, once, as one object. Nothing is
+signalled here. A process that hangs in a driver may hold up whoever reads what /proc tells of it, so a supervisor lets
+this process look.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ LOOKS = 2
 """Who is seen only once is just about to end: a data worker whose training is gone."""
 
 
-def told(held: Held) -> list[dict[str, Any]]:
-    """Return the run's holders for a line, each with its sentence."""
-    if not held.of_run():
+def told(held: Held, *, of_run: bool = True) -> list[dict[str, Any]]:
+    """Return the run's holders (or all) for a line, each with its sentence."""
+    found = held.of_run() if of_run else held.holders
+    if not found:
         return []
     return [
         {
@@ -36,7 +38,7 @@ def told(held: Held) -> list[dict[str, Any]]:
             "user": one.user,
             "text": text,
         }
-        for one, text in zip(held.of_run(), sentences(held, of_run=True), strict=True)
+        for one, text in zip(found, sentences(held, of_run=of_run), strict=True)
     ]
 
 
@@ -58,7 +60,12 @@ def watch(run_dir: Path, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run as a program of its own."""
-    run_dir, parent, *paths = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else argv
+    if words[0] == "--all":
+        held = holders(words[1:])
+        print(json.dumps({"holders": told(held, of_run=False), "sentences": sentences(held)}))  # noqa: T201 - a pipe
+        return 0
+    run_dir, parent, *paths = words
     end_with_parent(int(parent))
     watch(Path(run_dir), paths)
     return 0

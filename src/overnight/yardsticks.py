@@ -11,13 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from overnight.errors import UsageError
 from overnight.modelsize import Counts
-
-_TOLERANCE = 0.005
-"""Two sources of the parameters that are nearer than this say the same, one of them rounded."""
 
 
 def derive(values: dict[str, Any], origins: dict[str, str], here: str) -> tuple[dict[str, Any], list[str]]:
@@ -27,7 +22,7 @@ def derive(values: dict[str, Any], origins: dict[str, str], here: str) -> tuple[
     """
     warnings: list[str] = []
     more: dict[str, Any] = {"counts": _model(values, origins, here, warnings)}
-    _check_convention(values, origins, more["counts"])
+    _check_convention(values, origins, more["counts"], warnings)
     _tokens(values, origins, warnings)
     more["peak_source"] = _peak(values, origins, warnings)
     more["price_source"] = _price(values, origins, here, warnings)
@@ -43,22 +38,30 @@ def _said(origin: str) -> str:
     return origin.removeprefix("flag ")
 
 
-def _check_convention(values: dict[str, Any], origins: dict[str, str], counts: Counts | None) -> None:
-    """Refuse a convention that there is not, or one that what is given is not enough for."""
-    key, given = values["convention"], values["params"] is not None
-    if key == "6n":
+def _check_convention(
+    values: dict[str, Any], origins: dict[str, str], counts: Counts | None, warnings: list[str]
+) -> None:
+    """Refuse a convention that there is not, or one that what is given is not enough for.
+
+    Without any parameters nothing can be counted, and whoever shows that says so. What makes the figure wrong for this
+    model is a warning.
+    """
+    key = values["convention"]
+    if key == "6n" and counts is None:
         return
     from overnight.flops.conventions import figure_of, headline
 
     asked = f"convention {key!r} ({origins['convention']})"
-    known = counts or Counts(total=values["params"] or 1, source="--params", layers=values["layers"])
     try:
-        headline(known, values["seq_len"], key)
+        known = counts or Counts(total=1, source="--params")
+        leading = headline(known, values["seq_len"], key)
         lacks = figure_of(key, known, seq_len=values["seq_len"])
     except ValueError as error:
         raise UsageError(f"{asked}: {error}") from error
-    if given and counts is not None and isinstance(lacks, str):
-        raise UsageError(f"{asked}: {lacks}")
+    if counts is not None and isinstance(lacks, str):
+        raise UsageError(f"{asked} cannot be counted: {lacks}")
+    if counts is not None and leading is not None and leading.note:
+        warnings.append(f"{asked}: {leading.note}")
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -66,28 +69,34 @@ def _check_convention(values: dict[str, Any], origins: dict[str, str], counts: C
 
 def _model(values: dict[str, Any], origins: dict[str, str], here: str, warnings: list[str]) -> Counts | None:
     """Return what is known of the model's size beyond single numbers; the single numbers that follow are filled in."""
-    counts = _counted(values, origins, here)
-    if counts is None:
+    found = _counted(values, origins, here)
+    if found is None:
         heads, size = values["heads"], values["head_size"]
         if values["width"] is None and heads is not None and size is not None:
             values["width"], origins["width"] = heads * size, "heads * head size"
-        return _by_hand(values)
-    given = values["params"]
-    if given is None:
-        values["params"], origins["params"] = counts.total, counts.source
-    elif abs(given - counts.total) > _TOLERANCE * counts.total:
-        warnings.append(
-            f"params {given:,} ({origins['params']}) and {counts.source} ({counts.total:,}) disagree; "
-            f"the given number is used"
+        by_numbers = values["params"] is not None and (
+            values["active_params"] is not None
+            or values["trainable_params"] is not None
+            or (values["convention"], values["recompute"]) != ("6n", "none")
         )
-        counts = msgspec.structs.replace(counts, total=given, active=None, matmul=None, active_matmul=None)
-    elif given != counts.total:
-        counts = msgspec.structs.replace(counts, total=given)
-    for name, known in (("layers", counts.layers), ("vocab_size", counts.vocab_size), ("width", _width(counts))):
+        if not by_numbers:
+            return None
+    from overnight.calculator.size import Declared, counted
+
+    names = ("params", "active_params", "trainable_params", "layers", "width", "heads", "head_size", "vocab_size")
+    source = "--params" if values["params"] is None else _said(origins["params"])
+    try:
+        counts, remarks = counted(Declared(**{name: values[name] for name in names}, source=source), found)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if counts is None:
+        return None
+    warnings += remarks
+    told = {"params": counts.total, "layers": counts.layers, "vocab_size": counts.vocab_size, "width": _width(counts)}
+    for name, known in told.items():
         if values[name] is None and known is not None:
-            values[name], origins[name] = known, counts.source
-    given_too = {"active": values["active_params"], "trainable": values["trainable_params"]}
-    return msgspec.structs.replace(counts, **{name: one for name, one in given_too.items() if one is not None})
+            values[name], origins[name] = known, counts.source if found is None or name == "params" else found.source
+    return counts
 
 
 def _counted(values: dict[str, Any], origins: dict[str, str], here: str) -> Counts | None:
@@ -110,17 +119,6 @@ def _counted(values: dict[str, Any], origins: dict[str, str], here: str) -> Coun
     return None
 
 
-def _by_hand(values: dict[str, Any]) -> Counts | None:
-    """Return the counts that flags alone give, where they say more than ``--params``."""
-    active, trainable = values["active_params"], values["trainable_params"]
-    if values["params"] is None or (active is None and trainable is None):
-        return None
-    return Counts(
-        total=values["params"], source="--params", active=active, trainable=trainable, layers=values["layers"],
-        width=values["width"], heads=values["heads"], head_size=values["head_size"], vocab_size=values["vocab_size"],
-    )  # fmt: skip
-
-
 def _width(counts: Counts) -> int | None:
     """Return the numbers that the attention of one layer multiplies per token: heads * head size."""
     if counts.heads is not None and counts.head_size is not None:
@@ -134,6 +132,7 @@ def _width(counts: Counts) -> int | None:
 def _tokens(values: dict[str, Any], origins: dict[str, str], warnings: list[str]) -> None:
     batch, length = values["batch"], values["seq_len"]
     parts = [name for name in ("batch", "accumulate", "world_size") if values[name] is not None]
+    _devices(values, origins, warnings)
     if batch is None or length is None:
         if parts and values["tokens_per_step"] is None:
             missing = "batch" if batch is None else "seq-len"
@@ -153,32 +152,46 @@ def _tokens(values: dict[str, Any], origins: dict[str, str], warnings: list[str]
         )
 
 
+def _devices(values: dict[str, Any], origins: dict[str, str], warnings: list[str]) -> None:
+    """Each data-parallel rank has a device at least: tokens of all ranks over the peak of one would be no MFU."""
+    ranks, devices = values["world_size"], values["devices"]
+    if ranks is None or ranks <= devices:
+        return
+    if origins["devices"] == "default":
+        values["devices"], origins["devices"] = ranks, "one for each of world-size"
+        return
+    warnings.append(
+        f"world-size {ranks:,} ({origins['world_size']}) is more than devices {devices:,} ({origins['devices']}): "
+        f"figures are over the peak of {devices:,}"
+    )
+
+
 def _ranks(values: dict[str, Any], ranks: int) -> str:
     if values["world_size"] is not None:
         return f"world-size {ranks:,}"
     return "1 device" if ranks == 1 else f"{ranks:,} devices, each taken for a data-parallel rank"
 
 
-# -- the peak and the price ----------------------------------------------------------------------------------------------
+# -- the peak and the price --------------------------------------------------------------------------------------------
 
 
 def _peak(values: dict[str, Any], origins: dict[str, str], warnings: list[str]) -> str | None:
     """Return the words for where the peak comes from; a peak by name is filled in."""
-    gpu, dtype = values["gpu"], values["dtype"]
-    if values["peak_tflops"] is not None:
-        return _said(origins["peak_tflops"])
+    gpu, dtype, given = values["gpu"], values["dtype"], values["peak_tflops"]
     if gpu is None:
-        return None
-    from overnight.accelerators.naming import match
-    from overnight.accelerators.peaks import peak_of
+        return None if given is None else _said(origins["peak_tflops"])
+    from overnight.calculator import Question
+    from overnight.calculator.device import peak_for
 
-    found = match(gpu)
-    if found.accelerator is None:
-        near = f"; did you mean {', '.join(found.closest)}?" if found.closest else ""
-        raise UsageError(f"gpu {gpu!r} ({origins['gpu']}): {found.said}{near}")
-    peak = peak_of(found, dtype)
+    sources = {name: _said(origins[name]) for name in ("gpu", "dtype", "peak_tflops")}
+    peak = peak_for(Question(gpu=gpu, dtype=dtype, peak_tflops=given, sources=sources))
+    if peak.accelerator is None and given is None:
+        raise UsageError(f"gpu {gpu!r} ({origins['gpu']}): {peak.needs}")
+    warnings += peak.disagreements
+    if given is not None:
+        return sources["peak_tflops"]
     if peak.flops is None:
-        warnings.append(f"gpu ({origins['gpu']}): the peak is unknown: {peak.source}")
+        warnings.append(f"gpu ({origins['gpu']}): the peak is unknown: {peak.needs}")
         return None
     values["peak_tflops"], origins["peak_tflops"] = peak.flops / 1e12, f"gpu {gpu}, dtype {dtype}"
     return peak.source
@@ -208,5 +221,10 @@ def _price(values: dict[str, Any], origins: dict[str, str], here: str, warnings:
 
 def unused(values: dict[str, Any], origins: dict[str, str]) -> Iterator[str]:
     """Yield a warning for each of these settings that does nothing as it stands."""
-    if values["dtype"] is not None and values["peak_tflops"] is not None and origins["peak_tflops"][:4] == "flag":
+    derived = origins["peak_tflops"] == f"gpu {values['gpu']}, dtype {values['dtype']}"
+    if values["dtype"] is not None and values["peak_tflops"] is not None and not derived:
         yield f"dtype ({origins['dtype']}) is only shown: peak-tflops ({origins['peak_tflops']}) is what counts"
+    if values["convention"] != "6n" and values["params"] is None:
+        yield f"convention ({origins['convention']}) does nothing without --params, --config or --model"
+    if values["recompute"] != "none" and values["params"] is None:
+        yield f"recompute ({origins['recompute']}) does nothing without --params, --config or --model"

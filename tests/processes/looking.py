@@ -102,6 +102,18 @@ def keepers(folder: Path) -> list[Process]:
     ]
 
 
+def ended_on_disk(folder: Path) -> bool:
+    """Say whether status.json of a run's folder says that it has ended and that no hook waits for anything."""
+    try:
+        found = json.loads(read(folder / "status.json"))
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(found, dict) or found.get("state") not in ("finished", "failed", "stopped", "gave_up"):
+        return False
+    hooks = found.get("hooks")
+    return not (isinstance(hooks, dict) and hooks.get("pending"))
+
+
 def spawned(log: bytes) -> list[int]:
     """Return the pids of the children that a toy named in its log."""
     lines = (line.split() for line in log.decode("utf-8", "replace").splitlines() if line.startswith("toy: child "))
@@ -225,18 +237,26 @@ class Runs:
         for terminal in self.terminals:
             terminal.close()
         runs = self.home / "runs"
-        names = sorted(path.name for path in runs.iterdir()) if runs.is_dir() else []
-        for name in names:
-            if not name.startswith("."):
-                self.overnight("stop", name, "--now", limit_s=40.0)
-        left: list[Process] = []
-        end = time.monotonic() + 12.0  # a shim may take 10 s to clear away what its supervisor could not
-        while time.monotonic() < end and (left := [*belonging(runs), *keepers(runs)]):
-            time.sleep(0.02)
+        found = sorted(path.name for path in runs.iterdir()) if runs.is_dir() else []
+        names = [name for name in found if not name.startswith(".")]
+        # To ask is to start a program, and of most runs nothing is left, or only keepers that are about to leave.
+        left = self._left_after(0.0, [])
+        left = left and self._left_after(2.0, [name for name in names if not ended_on_disk(runs / name)])
+        # A shim may take 10 s to clear away what its supervisor could not.
+        left = left and self._left_after(12.0, names)
         for process in left:
             with contextlib.suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
         assert not left, f"left behind: {[(one.pid, one.words) for one in left]}"
+
+    def _left_after(self, patience_s: float, names: list[str]) -> list[Process]:
+        """Stop these runs at once; return what is left of any run when there is nothing more, or the time is over."""
+        for name in names:
+            self.overnight("stop", name, "--now", limit_s=40.0)
+        runs, end = self.home / "runs", time.monotonic() + patience_s
+        while (left := [*belonging(runs), *keepers(runs)]) and time.monotonic() < end:
+            time.sleep(0.05)
+        return left
 
 
 class Run(NamedTuple):

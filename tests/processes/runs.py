@@ -127,8 +127,8 @@ class Run:
         return [one for one in found if kind is None or one["fact"] == kind]
 
     def records(self) -> list[dict[str, object]]:
-        """Return all records of metrics.db."""
-        return list(records_of(self.path / "metrics.db"))
+        """Return all records of metrics.db that came from a log; samples of the sensors have sources below 0."""
+        return [one for one in records_of(self.path / "metrics.db") if int(str(one["source"])) >= 0]
 
     def steps(self) -> list[object]:
         """Return the steps of all records of metrics.db, in the order of the log."""
@@ -200,6 +200,18 @@ class Home:
             errors="surrogateescape",
             timeout=timeout,
             check=False,
+        )
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Start `overnight WORDS` and return it as it runs."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "overnight", *words],
+            env=self.env,
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def start(self, name: str, *command: str, options: Sequence[str] = (), env: dict[str, str] | None = None) -> Run:

@@ -161,9 +161,9 @@ def test_a_stop_for_money_or_the_clock_begins_early_enough_for_a_save(runs: Runs
 def test_people_are_told_ahead_once(runs: Runs, start: Start, work: Path) -> None:
     ends = datetime.now().astimezone() + timedelta(seconds=7)
     ways = {
+        "until": ("--until", f"{ends:%Y-%m-%d %H:%M:%S}"),  # first, for it is the only one that passes meanwhile
         "wall_clock": ("--max-hours", hours(6)),
         "cost": ("--price", "3600/h", "--max-cost", "6"),
-        "until": ("--until", f"{ends:%Y-%m-%d %H:%M:%S}"),
     }
     for rule, flags in ways.items():
         hook = f"cat >> {rule}.jsonl; echo >> {rule}.jsonl"

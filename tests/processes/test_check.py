@@ -209,22 +209,22 @@ def test_a_stopped_run_fails_at_once(start: Start, runs: Runs) -> None:
 NOT_NOW = {"backoff": "to be started again", "stopping": "being stopped", "starting": "not been started"}
 
 
-@pytest.mark.parametrize("state", NOT_NOW)
-def test_a_run_that_is_not_training_now(start: Start, runs: Runs, state: str) -> None:
+def test_a_run_that_is_not_training_now(start: Start, runs: Runs) -> None:
     """A folder whose status says so: the states themselves are short."""
     run = start("old", *toy("--steps", 1))
     assert run.wait() == 0
     until(lambda: not run.left(), "the keepers leave")
-    copy = runs.run("now")
-    shutil.copytree(run.folder, copy.folder)
     told = json.loads(read(run.folder / "status.json"))
-    (copy.folder / "status.json").write_text(json.dumps({**told, "name": "now", "state": state}))
-    began = time.monotonic()
-    code, found = checked(runs, "now")
-    shutil.rmtree(copy.folder)
-    assert time.monotonic() - began < QUICK_S
-    assert code == 1
-    assert NOT_NOW[state] in by_name(found)["processes"]["text"]
+    copy = runs.run("now")
+    for state, words in NOT_NOW.items():
+        shutil.copytree(run.folder, copy.folder)
+        (copy.folder / "status.json").write_text(json.dumps({**told, "name": "now", "state": state}))
+        began = time.monotonic()
+        code, found = checked(runs, "now")
+        shutil.rmtree(copy.folder)
+        assert time.monotonic() - began < QUICK_S
+        assert code == 1
+        assert words in by_name(found)["processes"]["text"]
 
 
 def test_a_stalled_run_fails_by_its_steps(start: Start, runs: Runs) -> None:
@@ -353,13 +353,13 @@ def test_a_run_without_keepers_fails(start: Start, runs: Runs) -> None:
 # -- wrong use, and leaving --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("interval", ["0", "-3", "nan", "soon", ""])
-def test_an_interval_that_is_none(start: Start, runs: Runs, interval: str) -> None:
+def test_an_interval_that_is_none(start: Start, runs: Runs) -> None:
     run = start("night", *toy("--steps", 3000), log="step: 1,")
-    done = runs.overnight("check", "night", f"--interval={interval}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--interval cannot be" in done.stderr
-    assert not kept(run)
+    for interval in ("0", "-3", "nan", "soon", ""):
+        done = runs.overnight("check", "night", f"--interval={interval}")
+        assert (done.returncode, done.stdout) == (2, ""), interval
+        assert "--interval cannot be" in done.stderr, interval
+        assert not kept(run)
 
 
 def test_no_such_run(runs: Runs) -> None:

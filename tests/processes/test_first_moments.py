@@ -209,10 +209,13 @@ def small_disk(home: Path, runs: Runs) -> Iterator[Callable[[int], Path]]:
 def test_a_launch_that_failed_starts_nothing_later(
     runs: Runs, small_disk: Callable[[int], Path], work: Path, tmp_path: Path
 ) -> None:
+    """The launcher gives up after five seconds here, for the sake of the test; by itself it waits half a minute."""
     filler = small_disk(24 << 10)
     log = tmp_path / "late.log"
-    done = runs.overnight(
-        "run", "--name", "late", "--settle", "0", "--log", log, "--", "sh", "-c", "echo TRAINING; sleep 30"
+    impatient = "import sys; from overnight import cli, launch; launch.PLACED_WITHIN_S = 5.0; sys.exit(cli.main())"
+    words = ["run", "--name", "late", "--settle", "0", "--log", log, "--", "sh", "-c", "echo TRAINING; sleep 30"]
+    done = subprocess.run(
+        [sys.executable, "-c", impatient, *words], env=runs.env, cwd=work, capture_output=True, timeout=60, check=False
     )
     assert done.returncode != 0
     filler.unlink()

@@ -211,7 +211,8 @@ class Deaf:
     def leftovers(self) -> tuple[Any, ...]:
         return self.left
 
-    def kill_all(self) -> Any:
+    def kill_all(self, limit_s: float = 10.0) -> Any:
+        assert limit_s <= 10.0
         return self.cleared
 
 
@@ -414,3 +415,90 @@ def test_a_stalls_verdict_keeps_what_was_seen_last(tmp_path: Path) -> None:
     assert instruments.beside(stall).evidence == {"silent_s": 3.0, "gpus": [{"index": 0, "temperature_c": "nan"}]}
     other = msgspec.structs.replace(stall, rule="nonfinite")
     assert instruments.beside(other) is other
+
+
+def test_doctor_names_who_holds_the_devices(home: Home, tmp_path: Path, device: Path) -> None:
+    before = (*box(tmp_path, {"nvidia0": device}), "sh", "-c", 'exec 9<>/dev/nvidia0; "$@"; exit $?', "holder")
+    said = home.call("doctor", "--json", before=before)
+    found = {one["check"]: one for one in json.loads(said.stdout)}
+    assert found["devices"]["level"] == "ok"
+    assert "/dev/nvidia0 is held by process" in found["devices"]["text"]
+    assert "(sh -c exec 9<>/dev/nvidia0" in found["devices"]["text"]
+    assert "none that answers" in found["gpu"]["text"]
+    free = home.call("doctor", "--json", before=before[:-4])
+    found = {one["check"]: one for one in json.loads(free.stdout)}
+    assert found["devices"]["text"].startswith("the devices are free")
+
+
+# -- what nothing can end ----------------------------------------------------------------------------------------------
+
+DEAF = """
+import os, sys
+held = open("/dev/nvidia0", "rb+")
+handle = os.open(sys.argv[1], os.O_RDONLY)
+print("step: 1, loss: 1.0", flush=True)
+os.read(handle, 100)  # never answered
+"""
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Path]:
+    """Return a file whose readers hang in the kernel until the end of the test."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("a disk that hangs can be made by root only, with /dev/fuse")
+    path = tmp_path / "hung"
+    path.touch()
+    words = [sys.executable, str(Path(__file__).with_name("hungdisk.py")), str(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        try:
+            if daemon.stdout.readline() != "mounted\n":
+                pytest.skip("no file system may be mounted here")
+            yield path
+        finally:
+            daemon.kill()
+            daemon.wait()
+            subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+def deaf(home: Home, before: tuple[str, ...], hung: Path, *options: str) -> Any:
+    """Start a run that holds the device and hangs."""
+    from runs import Run
+
+    path = home.work / "deaf.py"
+    path.write_text(DEAF)
+    words = ("run", "--name", "deaf", "--settle", "0.01s", "--grace", "1s", *options, "--")
+    said = home.call(*words, sys.executable, str(path), str(hung), before=before)
+    assert said.returncode == 0, said.stderr
+    return Run(home, "deaf")
+
+
+@pytest.mark.long
+def test_a_stop_ends_though_the_command_never_does(home: Home, tmp_path: Path, device: Path, hung: Path) -> None:
+    """B1-03 where even SIGKILL does not help: the holder is named, and nobody waits for ever."""
+    run = deaf(home, box(tmp_path, {"nvidia0": device}), hung)
+    run.until(lambda seen: seen["step"], "it hangs")
+    home.call("stop", "deaf", "--now", timeout=120)
+    run.until(lambda seen: seen["state"] == "stopped", "it is stopped", limit_s=90)
+    status = run.status()
+    assert (status["cause"], living(run.child())) == ("user", True)
+    notes = " | ".join(status["notes"])
+    assert f"processes that hang in the kernel cannot be killed, and are left: {run.child()} (" in notes
+    assert f"/dev/nvidia0 is held by process {run.child()}" in notes
+    assert "which hangs in the kernel; it cannot be killed, a reset of the device or a reboot ends it" in notes
+    assert run.facts("devices_free") == []
+    until(lambda: not living(run.pid("supervisor")), "the supervisor leaves")
+    run.clean_logs()
+
+
+@pytest.mark.long
+def test_nothing_is_started_beside_a_command_that_hangs_in_the_kernel(
+    home: Home, tmp_path: Path, device: Path, hung: Path
+) -> None:
+    options = ("--restarts", "3", "--backoff", "0.1s", "--stall", "1s")
+    run = deaf(home, box(tmp_path, {"nvidia0": device}), hung, *options)
+    run.until(lambda seen: seen["state"] not in ("starting", "running", "stopping"), "its end", limit_s=120)
+    status = run.status()
+    assert (status["state"], status["cause"], status["attempt"]) == ("failed", "hardware", 1)
+    assert f"/dev/nvidia0 is held by process {run.child()}" in status["cause_text"]
+    assert len(run.facts("started")) == 1

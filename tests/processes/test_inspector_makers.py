@@ -98,8 +98,8 @@ def inspected(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | N
     return newest and Path(newest).name, {Path(one["path"]).name: one for one in found["checkpoints"]}
 
 
-# Each library takes half a minute of both cores to be imported three times: accelerate, which trainer saves with, stands
-# for them in each run of the tests, and what is said of each one's folders is tested in tests/unit/test_inspector_*.py.
+# Each library takes half a minute to be imported three times: accelerate, with which trainer saves, stands for them in
+# each run of the tests, and what is said of each one's folders is tested in tests/unit/test_inspector_*.py.
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["optimizer", "weights"])
 def test_trainer_killed_in_mid_save(maker: Any, where: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def test_a_run_ends_at_its_limit_with_a_save(start: Start, work: Path) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    # How long a save takes is known as soon as there is one, however it is made; silent ones are in test_saves.py too.
+    # A dozen seconds for each: one in each run of the tests, both in the long one.
     ["--save-sec", pytest.param("--save-silent-sec", marks=pytest.mark.long)],
 )
 def test_it_begins_early_enough_for_the_save_it_has_measured(start: Start, work: Path, how: str) -> None:

@@ -368,7 +368,7 @@ def test_full_log_disk_leaves_the_training_alive(place: Home, tmp_path: Path) ->
     """The space that is kept ahead of the log carries the training over; status says what is wrong."""
     with small_disk(tmp_path / "small", 40) as disk:
         run = place.toy(
-            "full", "--steps", "2000", "--rate", "200", "--two-writes", options=("--log", str(disk / "train.log"))
+            "full", "--steps", "2600", "--rate", "200", "--two-writes", options=("--log", str(disk / "train.log"))
         )
         run.until(lambda seen: (seen.get("records") or 0) > 100, "records")
         fill(disk / "filler")
@@ -382,7 +382,7 @@ def test_full_log_disk_leaves_the_training_alive(place: Home, tmp_path: Path) ->
         (disk / "filler").unlink()
         assert run.wait() == 0
         run.gone()
-        assert run.steps() == list(range(1, 2001))
+        assert run.steps() == list(range(1, 2601))
         assert run.records() == rebuild(run, tmp_path)[0]
         run.clean_logs()
         place.stop_all()

@@ -154,19 +154,19 @@ def test_odd_numbers_crash_nothing(start: Start, work: Path) -> None:
 
 
 def test_toy_that_turns_nan_is_stopped_within_three_lines(start: Start, work: Path) -> None:
-    """D1-01: `--nan-at 50`: at most three lines after it, one alert, a healthy checkpoint before it."""
-    saves = ("--checkpoints", "saved", "--save-every", 20)
-    run = start("night", *toy("--steps", 5000, "--dt", 0.2, "--nan-at", 50, *saves))
+    """D1-01: `--nan-at 25 --dt 0.2`: at most three lines after it, one alert, a healthy checkpoint before it."""
+    saves = ("--checkpoints", "saved", "--save-every", 10)
+    run = start("night", *toy("--steps", 5000, "--dt", 0.2, "--nan-at", 25, *saves))
     assert run.wait(45) == 104
     seen = run.status
-    after = [line for line in run.log.splitlines() if line.startswith(b"step:") and int(line.split()[1][:-1]) > 50]
+    after = [line for line in run.log.splitlines() if line.startswith(b"step:") and int(line.split()[1][:-1]) > 25]
     assert len(after) <= 3
     assert "nan" in seen["cause_text"].lower()
-    assert "50" in seen["cause_text"]
+    assert "25" in seen["cause_text"]
     assert len(run.facts("verdict")) == 1, "said once"
     checkpoint = seen["checkpoint"]
-    assert (checkpoint["step"], checkpoint["healthy"]) == (40, True)
-    assert whole(work / "saved")[-1] == "checkpoint-000040.txt"
+    assert (checkpoint["step"], checkpoint["healthy"]) == (20, True)
+    assert whole(work / "saved")[-1] == "checkpoint-000020.txt"
 
 
 def test_a_checkpoint_of_poisoned_weights_is_not_called_healthy(start: Start) -> None:

@@ -85,7 +85,7 @@ def test_it_is_what_the_supervisor_had(runs: Runs, kills: int, lost: str) -> Non
     said = runs.overnight("reindex", "night", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {
-        "records": len(records), "kept": 0, "lost": 0, "verdicts": len(verdicts), "file": str(path),
+        "records": len(records), "kept": 0, "lost": 0, "verdicts": len(verdicts), "samples": 0, "file": str(path),
     }  # fmt: skip
     assert path.stat().st_mode & 0o777 == 0o600
     assert not [one.name for one in run.folder.iterdir() if one.name.startswith((".reindex", "metrics.db-"))]

@@ -48,7 +48,7 @@ def stopped_well(run: Run, work: Path, *, code: int = 103) -> None:
 HANDLED = [("int", "SIGINT"), ("term", "SIGTERM"), ("both", "SIGTERM")]
 
 
-# A request with every script, and every other way with one of them, in each run of the tests; all pairs in the long one.
+# A request with every script, and every other way with one, in each run of the tests; all pairs in the long one.
 @pytest.mark.parametrize(
     ("handle", "name", "way"),
     [

@@ -181,7 +181,7 @@ def test_ranks_that_torchrun_may_start_again(start: Start, work: Path) -> None:
     assert log.count(b"step: 1,") == 1, "never begun again"
 
 
-@pytest.mark.long  # the same in test_causes_real.py, test_the_rank_that_failed_first_is_named, in a third of the time
+@pytest.mark.long  # test_causes_real.py, test_the_rank_that_failed_first_is_named, has ranks that die, one by a signal
 def test_a_crash_of_one_rank_is_a_crash(start: Start, work: Path) -> None:
     run = start_training(start, work, *torchrun(1, "SIGTERM"))
     ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_rank(pid, run)]

@@ -438,19 +438,22 @@ def hopeless(place: Home, name: str) -> Run:
 
 
 @pytest.mark.timeout(90)
-def test_stop_now_ends_a_run_that_no_supervisor_can_keep(place: Home) -> None:
-    run = hopeless(place, "lost")
+def test_stop_now_ends_runs_that_no_supervisor_can_keep(place: Home) -> None:
+    """One whose supervisors never live, and one whose next comes only after 30 s: both at once, for both take long."""
+    run, slow = hopeless(place, "lost"), unguarded(place, "slow")
     good = place.toy("good", "--steps", "100000", "--dt", "0.02")
-    said = place.call("stop", "lost", "--now", timeout=60)
-    assert said.returncode == 1, said.stderr
-    assert "Traceback" not in said.stderr
-    assert "no supervisor of lost can live" in said.stderr
-    last = said.stderr.strip().splitlines()[-1]
+    stopping = place.begin("stop", "lost", "--now")
+    ends_at_once(slow)
+    _, error = stopping.communicate(timeout=60)
+    assert stopping.returncode == 1, error
+    assert "Traceback" not in error
+    assert "no supervisor of lost can live" in error
+    last = error.strip().splitlines()[-1]
     assert last.startswith("overnight: every process of lost has been killed, but its end cannot be written down")
     assert str(run.path / "run.json") in last
     assert [pid for pid in place.processes() if f"{run.path}".encode() in environ_and_words(pid)] == []
     assert living(good.child())
-    refused(place, "clean", "lost", runs=2)
+    refused(place, "clean", "lost", runs=3)
     assert place.call("clean", "lost", "--force").returncode == 0
     assert not run.path.exists()
 
@@ -462,15 +465,20 @@ def environ_and_words(pid: int) -> bytes:
         return b""
 
 
-@pytest.mark.timeout(90)
-def test_stop_now_does_not_wait_for_a_supervisor_that_comes_back_only_every_30_s(place: Home) -> None:
-    run = place.toy("lost", "--steps", "100000", "--dt", "0.02", "--ignore-int", "--ignore-term", "--spawn", "2")
+def unguarded(place: Home, name: str) -> Run:
+    """Return a live run that lost its supervisor and, for as long as run.json is aside, gets no other."""
+    run = place.toy(name, "--steps", "100000", "--dt", "0.02", "--ignore-int", "--ignore-term", "--spawn", "2")
     run.until(lambda seen: (seen.get("records") or 0) > 3, "records")
     (run.path / "run.json").rename(run.path / "aside")
     os.kill(run.pid("supervisor"), signal.SIGKILL)
+    return run
+
+
+def ends_at_once(run: Run) -> None:
+    """Assert that `stop --now` does not wait for a supervisor that comes back only every 30 s."""
     until(lambda: load(run.path / "shim.json")["unguarded"], "five deaths", limit_s=30.0)
     (run.path / "aside").rename(run.path / "run.json")
-    said = place.call("stop", "lost", "--now", timeout=60)
+    said = run.home.call("stop", run.name, "--now", timeout=60)
     assert said.returncode == 0, said.stderr
     assert "ending its processes from here" in said.stderr
     status = run.status()

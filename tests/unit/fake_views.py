@@ -14,7 +14,7 @@ import msgspec
 
 from overnight.history.views import Chart, Column, Span, Stretch, Summary
 
-FIELDS = "loss dt_s tokens tokens_total tokens_per_s samples_per_s mfu lr grad_norm epoch".split()
+FIELDS = "loss dt_s tokens tokens_total tokens_per_s samples_per_s mfu lr grad_norm epoch non_pad data_time".split()
 NAN = math.nan
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from overnight import cli, doctor
+from overnight import cli, doctor, doctorgpu
 from overnight.cli.doctor import lines
-from overnight.doctor import Check
+from overnight.findings import Check
 from overnight.machine import Machine
+from overnight.sensors import Gpu, GpuSample
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 MANAGER = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope\n"
@@ -193,3 +194,53 @@ def test_this_machine_is_examined(
     assert not (tmp_path / "none").exists(), "nothing is made"
     assert cli.main(["doctor"]) == code
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("sample", "level", "words"),
+    [
+        (GpuSample(at=0.0, trouble="the NVIDIA driver is not loaded"), "ok", "the NVIDIA driver is not loaded"),
+        (GpuSample(at=0.0), "ok", "no GPU is listed"),
+        (
+            GpuSample(at=0.0, gpus=tuple(Gpu(index=at, name="NVIDIA H100 PCIe") for at in (0, 1)), driver="550.54"),
+            "ok",
+            "2 x NVIDIA H100 PCIe, driver 550.54",
+        ),
+        (
+            GpuSample(at=0.0, gpus=(Gpu(index=0, name="A"), Gpu(index=1, lost="GPU is lost"))),
+            "problem",
+            "GPU 1 is lost: GPU is lost",
+        ),
+        (GpuSample(at=0.0, gpus=(Gpu(index=3, remap_failed=True),)), "warning", "GPU 3 could not replace"),
+        (GpuSample(at=0.0, gpus=(Gpu(index=3, remap_pending=True),)), "warning", "GPU 3 waits for a reset"),
+    ],
+)
+def test_what_gpus_answer(monkeypatch: pytest.MonkeyPatch, sample: GpuSample, level: str, words: str) -> None:
+    monkeypatch.setattr(doctorgpu, "gpu_likely", lambda _: True)
+    monkeypatch.setattr("overnight.sensors.gpu.look", lambda _: sample)
+    found = doctorgpu.gpu(Machine())
+    assert found.level == level
+    assert words in found.text
+    assert bool(found.fix) is (level != "ok")
+
+
+@pytest.mark.parametrize(("state", "level"), [("D", "problem"), ("S", "ok")])
+def test_who_holds_the_devices(monkeypatch: pytest.MonkeyPatch, state: str, level: str) -> None:
+    said = {"holders": [{"state": state, "text": "it is held"}], "sentences": ["it is held"]}
+    monkeypatch.setattr(doctorgpu, "device_files", lambda *_: [Path("/dev/nvidia0")])
+    monkeypatch.setattr(Machine, "answer", lambda *_: json.dumps(said))
+    found = doctorgpu.devices(Machine())
+    assert (found.level, found.text) == (level, "it is held")
+    monkeypatch.setattr(Machine, "answer", lambda *_: None)
+    assert doctorgpu.devices(Machine()).level == "warning"
+
+
+def test_a_kernel_log_that_is_closed_matters_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overnight.postmortem.kernel_log_closed", lambda: "Operation not permitted")
+    monkeypatch.setattr(doctorgpu, "device_files", list)
+    assert doctorgpu.kernel_log(Machine()).level == "ok"
+    monkeypatch.setattr(doctorgpu, "device_files", lambda: [Path("/dev/nvidia0")])
+    found = doctorgpu.kernel_log(Machine())
+    assert (found.level, "not readable (Operation not permitted)" in found.text) == ("warning", True)
+    monkeypatch.setattr("overnight.postmortem.kernel_log_closed", lambda: None)
+    assert doctorgpu.kernel_log(Machine()).level == "ok"
