@@ -1,5 +1,7 @@
 """A run's records as CSV, JSON lines or Parquet: one row per step as the views have it, or every record there is.
 
+Of sensors there is one row per sample in either case: time goes on where the step does not.
+
 Streams: memory does not grow with the run. Works beside a supervisor that writes. Files are published whole.
 """
 
@@ -9,7 +11,7 @@ import csv
 import heapq
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from math import isfinite
@@ -26,6 +28,7 @@ from overnight.history.views import Views
 from overnight.outfile import whole_file
 
 KINDS = ("train", "eval")
+SENSORS = ("gpu", "host")
 FORMS = ("csv", "jsonl", "parquet")
 
 VIEW = {"x": "number", "step": "whole", "kind": "text", "attempt": "whole", "segment": "whole", "at": "number"}
@@ -84,15 +87,21 @@ class Export(NamedTuple):
     rows: Iterator[Row]
 
 
-def export(views: Views, kinds: Iterable[str], *, every: bool) -> Export:
-    """Return what a run's records are as of now; ``every`` record there is, or one row per step."""
+def export(views: Views, kinds: Sequence[str], *, every: bool) -> Export:
+    """Return what a run's records are as of now; ``every`` record there is, or one row per step.
+
+    Of sensors every sample is a row: beside a step it has the ``x`` of the others, and nothing is left out of it.
+    """
     if every:
         sheets = [sheet for sheet in views.sheets() if sheet.key.kind in kinds]
         return Export(columns_of(sheets, every=True), _failing(views, map(_known_at, merged(sheets))))
     layouts = [views.pieces(kind) for kind in kinds]
     with views.failing():
         columns = columns_of((piece.sheet for one in layouts for piece in one.pieces), every=False)
-    rows = heapq.merge(*map(_steps, layouts), key=lambda row: (row["source"], row["offset"], row["part"]))
+    parts = [
+        _samples(layout) if kind in SENSORS else _steps(layout) for kind, layout in zip(kinds, layouts, strict=True)
+    ]
+    rows = heapq.merge(*parts, key=lambda row: (row["source"], row["offset"], row["part"]))
     return Export(columns, _failing(views, map(_known_at, rows)))
 
 
@@ -131,6 +140,16 @@ def _steps(layout: Layout) -> Iterator[Row]:
             before = row
     if before is not None:
         yield before
+
+
+def _samples(layout: Layout) -> Iterator[Row]:
+    """Yield a row per sample, in the order of their file."""
+    for piece in layout.pieces:
+        steps, rows = piece.sheet.steps(), piece.sheet.rows()
+        for stand in piece.stands:
+            for place, row in zip(layout.x_of(stand, steps, layout.epochs_of(piece.sheet)), rows, strict=False):
+                row["x"] = place
+                yield row
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ def measure(
     attempts: Sequence[Times] = (),
     tokens_per_step: float | None = None,
     devices: int = 1,
+    accumulate: int = 1,
     price: float | None = None,
     no_wall: str = "nobody knows when it began and ended",
     coarse_s: float = 0.0,
@@ -82,10 +83,11 @@ def measure(
 
     ``wall_s`` is the time from beginning to end and ``no_wall`` says why it is None; ``price`` is per hour. The tokens
     of a step are those printed, else ``tokens_per_step`` (all devices), else what a printed count or rate tells; rates
-    are multiplied with the number of ``devices`` where they are of one device. Lines arrived up to
+    are multiplied with the number of ``devices`` where they are of one device; ``accumulate`` lines of one step are
+    those of its micro-steps. Lines arrived up to
     ``coarse_s`` seconds later than their records say; ``arrivals`` says how it is known when they did.
     """
-    stepping = Stepping(tokens_per_step, devices)
+    stepping = Stepping(tokens_per_step, devices, accumulate)
     for stretch in stretches:
         stepping.add(stretch)
     stepping.close()

@@ -2,7 +2,8 @@
 
 The same intake reads as in the night, in a folder of its own; only the finished file is put in place of the old one.
 Sources that cannot be read any more (a log that was truncated, rotated or replaced) are kept as they were stored; if
-that is the newest one, there is nothing to build.
+that is the newest one, there is nothing to build. What the sensors told is built anew from their files, each sample
+with the attempt, segment and step that the time marks of the log give it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,29 +25,36 @@ from overnight.events import VERDICT_KEY
 from overnight.facts import Facts
 from overnight.folder import RunFolder, encode_json, read_journal, read_json, sync_directory
 from overnight.history.completeness import Place, holds, stored_place
-from overnight.history.reading import open_to_read
+from overnight.history.reading import Sheet, open_to_read
 from overnight.history.store import History, make_private
 from overnight.history.views import Views
 from overnight.intake import Intake
-from overnight.monitor import Monitor
+from overnight.monitor import Entry, Monitor
 from overnight.ownership import Owned, Owner
+from overnight.sensors.archive import kinds_in, samples
+from overnight.sensors.placing import SOURCES, Kind, Stand, record_of
 from overnight.spec import RunSpec
 from overnight.states import ENDED
 from overnight.wiring import make_monitor
 
 TAILS = ("-wal", "-shm", "-journal")
 
+SOME = 2048
+"""Samples that are stored at once; each may have hundreds of numbers."""
+
 
 class Rebuilt(NamedTuple):
     """What was built: records in all, those kept of sources that are gone, and verdicts.
 
     ``lost``: so many fewer than were stored of what was read again: the log was edited, or a reader has learned.
+    ``samples`` of sensors are counted beside the records.
     """
 
     records: int
     kept: int
     verdicts: int
     lost: int
+    samples: int = 0
 
 
 def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
@@ -119,9 +128,9 @@ class _Build:
         self.marked: tuple[int, int] | None = None  # the last place that the journal names
         with place.journal.open("wb") as journal:
             for fact in read_journal(folder.journal):
-                if fact["fact"] == "mark":
+                if fact["fact"] == "mark" or (fact["fact"] == "state" and fact.get("state") == "starting"):
                     journal.write(encode_json(fact))
-                    with contextlib.suppress(KeyError, TypeError, ValueError):  # edited by hand
+                    with contextlib.suppress(KeyError, TypeError, ValueError):  # of a state, or edited by hand
                         self.marked = max(self.marked or (0, 0), (int(fact["source"]), int(fact["offset"])))
                 elif fact["fact"] == "verdict":
                     self.told.add(tuple(fact.get(name) for name in VERDICT_KEY))
@@ -129,6 +138,7 @@ class _Build:
         self.place_before = None
         with contextlib.suppress(ValueError):
             self.place_before = stored_place(folder.metrics_db)
+        self.stands: dict[tuple[int, int], Stand] = {}  # of samples, by source and offset
         self.sheets = self._copy()
 
     def _copy(self) -> list[_Sheet]:
@@ -147,6 +157,9 @@ class _Build:
                 new.commit()
             History(self.place.metrics_db).close()
             with Views(self.place.metrics_db) as views:
+                sheets = views.sheets()
+                with views.failing():
+                    self.stands.update(_stands(one for one in sheets if one.key.source < 0))
                 return [
                     _Sheet(
                         (one.key.source, one.offset),
@@ -155,7 +168,8 @@ class _Build:
                         one.runs[-1].segment,
                         one.last_offset,
                     )
-                    for one in views.sheets()
+                    for one in sheets
+                    if one.key.source >= 0
                 ]
         except (sqlite3.Error, FolderError):  # damaged: there is nothing to be kept
             for tail in ("", *TAILS):
@@ -170,12 +184,16 @@ class _Build:
         intake = Intake(self.place, spec, monitor, facts, start=start, pids=(), first_source=source)
         try:
             first = intake.log.position()[0]
+            kinds = kinds_in(self.folder.path)
+            intake.history.read_again(first, [SOURCES[kind] for kind in kinds])
             intake.bounds.extend(self._bounds(monitor, first))
             intake.read(clock=0.0)
             while intake.more:
                 intake.commit()
                 intake.read(clock=0.0)
             intake.flush()
+            for kind in sorted(kinds):
+                self._samples(intake, kind, kept=any(one.place[0] < first for one in self.sheets))
             intake.dirty = True  # a log without a record: what was stored of it goes all the same
             intake.commit(at_last=True)
             if intake.dirty:
@@ -185,6 +203,22 @@ class _Build:
             intake.log.close()
             facts.journal.close()
         return self._count(first)
+
+    def _samples(self, intake: Intake, kind: Kind, *, kept: bool) -> None:
+        """Store what a sensor told, each sample where the run stood then.
+
+        Beside a part of the log that is gone nobody knows that any more but the old file: so it stays (``kept``).
+        """
+        for offset, sample in samples(self.folder.path, kind):
+            stand = intake.stood(sample.at)
+            if kept and sample.at < intake.course.begins:
+                stand = self.stands.get((SOURCES[kind], offset), stand)
+            record = record_of(sample, offset, stand.step)
+            if record is not None:
+                intake.pending.append(Entry(record, stand.attempt, stand.segment))
+            if len(intake.pending) >= SOME:
+                intake.dirty = True
+                intake.commit()
 
     def _source_of(self, log: Path) -> int | None:
         """Return which source the log is; None if nothing of it is stored, so that nothing can be lost.
@@ -243,11 +277,22 @@ class _Build:
                 for key in set(db.execute(f"SELECT {', '.join(VERDICT_KEY)} FROM verdicts")) - self.told:  # noqa: S608 - ours
                     db.execute(f"DELETE FROM verdicts WHERE {this_one}", key)  # noqa: S608 - names of ours
                 db.commit()
-            records = db.execute(
-                "SELECT (SELECT count(*) FROM records) + (SELECT coalesce(sum(records), 0) FROM chunks)"
-            ).fetchone()[0]
+            records, sampled = (
+                db.execute(
+                    f"SELECT (SELECT count(*) FROM records WHERE {of})"  # noqa: S608 - ours
+                    f" + (SELECT coalesce(sum(records), 0) FROM chunks WHERE {of})"
+                ).fetchone()[0]
+                for of in ("source >= 0", "source < 0")
+            )
             verdicts = db.execute("SELECT count(*) FROM verdicts").fetchone()[0]
-        return Rebuilt(records, kept, verdicts, max(0, again - (records - kept)))
+        return Rebuilt(records, kept, verdicts, max(0, again - (records - kept)), sampled)
+
+
+def _stands(sheets: Iterable[Sheet]) -> Iterator[tuple[tuple[int, int], Stand]]:
+    """Yield the place of each stored sample, and where the run stood then."""
+    for sheet in sheets:
+        for row in sheet.rows():
+            yield (row["source"], row["offset"]), Stand(row["attempt"], row["segment"], row["step"])
 
 
 def put_in_place(new: Path, old: Path) -> None:

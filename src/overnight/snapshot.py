@@ -75,9 +75,7 @@ def build(
     """Return the whole snapshot; ``now`` in seconds since the epoch, ``sensed`` what sensors tell."""
     measure = monitor.measure()
     figures = _figures(spec, monitor, measure)
-    said = sensed.get("disagreements", ())
-    unknown = figures["unknown"]
-    overall = _overall(spec, monitor, measure, used.elapsed_s, disagreements=said, unknown=unknown)
+    overall = _overall(spec, monitor, measure, used.elapsed_s, sensed=sensed, unknown=figures["unknown"])
     live = attempts[-1] if attempts else {}
     return {
         "format": FORMAT,
@@ -160,7 +158,7 @@ def _overall(
     measure: Measure,
     elapsed_s: float,
     *,
-    disagreements: Sequence[str],
+    sensed: dict[str, Any],
     unknown: dict[str, str],
 ) -> dict[str, Any]:
     """Return what the run has come to over all its time, and what cannot be; what is ``unknown`` is added there."""
@@ -179,7 +177,7 @@ def _overall(
             unknown[name] = measure.unknown.get("mfu_avg", late) if name == "mfu_wall" else late
     return {
         **found,
-        "disagreements": [*disagreements, *crosscheck.disagreements(meter, monitor.hearing.stated)],
+        "disagreements": [*sensed.get("disagreements", ()), *crosscheck.disagreements(meter, monitor.hearing.stated)],
         "mfu_trouble": crosscheck.impossible(meter, measure),
         "cost_per_billion_tokens": None if price is None or not speed else price / HOUR_S / speed * 1e9,
     }

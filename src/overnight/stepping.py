@@ -14,6 +14,7 @@ from itertools import accumulate, compress, pairwise
 from operator import mul, ne, sub
 from typing import Protocol
 
+from overnight.advance import parted, share_of
 from overnight.counting import Counting
 
 SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
@@ -164,11 +165,13 @@ class Stepping:
     """Goes through the records once. ``attempts`` holds what each attempt did, once it was closed.
 
     ``tokens_per_step`` was given, for all ``devices``, with whose number a printed rate of one of them is multiplied.
-    Whether tokens printed with a step are a counter is decided as in the meter, by the same lines.
+    Whether tokens printed with a step are a counter is decided as in the meter, by the same lines; and so is whether
+    each of ``accumulate`` micro-steps prints one.
     """
 
-    def __init__(self, tokens_per_step: float | None = None, devices: int = 1) -> None:
+    def __init__(self, tokens_per_step: float | None = None, devices: int = 1, accumulate: int = 1) -> None:
         self.tokens_per_step = tokens_per_step
+        self.accumulate = accumulate
         self.devices = devices
         self.attempts: dict[int, AttemptSums] = {}
         self.no_steps = False
@@ -183,6 +186,8 @@ class Stepping:
         self._counted: float | None = None  # its printed tokens, where those are a counter
         self._first: tuple[float, float, float, bool] | None = None  # the first record, until its gain is known
         self._interval: float | None = None
+        self._share: int | None = 1 if self.accumulate == 1 else None  # lines of a step, once it is known
+        self._gain = 0.0  # of the step that the latest line belongs to
         self._mark: tuple[float, float] | None = None  # the last arrival that was new, and the step then
 
     def add(self, stretch: Records) -> None:
@@ -231,8 +236,14 @@ class Stepping:
         attempt.first_at, attempt.last_at = attempt.first_at or at[0], at[-1] or attempt.last_at
         kept = stretch.kept if rows is None else sum(row < stretch.kept for row in rows)
         dt = _column(stretch, "dt_s", rows)
-        tokens = self._tokens(stretch, rows, gains, dt)
         self._learn(gains)
+        if self._share is None:
+            self._share = share_of(gains, self.accumulate)
+        share = self._share or 1
+        if share > 1:
+            gains, self._gain = parted(gains, share, self._gain or self._interval or 1.0)
+            dt = None if dt is None else [one * share for one in dt]
+        tokens = self._tokens(stretch, rows, gains, dt)
         begin = 0
         if self._last is None:
             self._first = (steps[0], _at(dt, 0), _at(tokens, 0), kept > 0)
@@ -258,7 +269,7 @@ class Stepping:
         attempt = self.attempts[self._segment[0]]
         if not attempt.first_gain:
             attempt.first_gain, attempt.first_s = gain, gain * dt
-        (attempt.kept if kept else attempt.lost).add([gain], [dt], [tokens])
+        (attempt.kept if kept else attempt.lost).add([gain / (self._share or 1)], [dt], [tokens])
 
     def _learn(self, gains: Sequence[float]) -> None:
         """Learn how many steps lie between two lines of this segment: the most common number among the first."""
@@ -277,6 +288,8 @@ class Stepping:
                 known = self._gained(totals[:end], gains) if given is None else [given] * end
                 return [*known, *printed[end:]]
         elif printed is not None:
+            if self._share and self._share > 1:
+                printed = [one * self._share for one in printed]
             return printed if given is None else [one if 0 < one < math.inf else given for one in printed]
         if given is not None:
             return given

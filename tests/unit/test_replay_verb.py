@@ -15,6 +15,7 @@ import pytest
 from overnight.cli import main
 from overnight.cli.render import WIDTH
 from overnight.past.replay import MOST_VERDICTS
+from overnight.past.sensed import JUDGED_BY
 
 
 @pytest.fixture(autouse=True)
@@ -314,14 +315,15 @@ NOON = 1_900_000_000.0
 def test_without_dates_time_cannot_be_judged_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     log = write("train.log", lines(range(100)))
     found = told(capsys, log, "--max-hours", "0.001", "--price", "2/h", "--max-cost", "0.01")
-    assert set(found["unjudged"]) == {"stall", "wall_clock", "cost"}
+    assert set(found["unjudged"]) == {"stall", "wall_clock", "cost", *JUDGED_BY}
+    assert {found["unjudged"][rule] for rule in JUDGED_BY} == {"a log alone does not have what sensors told"}
     assert found["clock"] == {"from": None, "resolution_s": None, "zone": None, "began": None, "until": None}
     assert "not judged stall, wall_clock, cost:" in " ".join(
         text(capsys, log, "--max-hours", "1")
         .replace("not judged  stall, wall_clock", "not judged stall, wall_clock, cost")
         .split()
     )
-    assert set(told(capsys, log)["unjudged"]) == {"stall"}
+    assert set(told(capsys, log)["unjudged"]) == {"stall", *JUDGED_BY}
 
 
 def test_dates_in_the_lines_let_a_stall_be_judged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,7 +332,7 @@ def test_dates_in_the_lines_let_a_stall_be_judged(capsys: pytest.CaptureFixture[
     log = write("train.log", dated(night))
     found = told(capsys, log)
     assert found["clock"]["from"] == "dates"
-    assert found["unjudged"] == {}
+    assert set(found["unjudged"]) == set(JUDGED_BY)
     # by default a minute of silence is an alert, and that it goes on is a note; nothing ends it before half an hour
     assert [(one["rule"], one["action"], one["step"]) for one in found["verdicts"]][:2] == [
         ("stall", "alert", 120), ("stall", "note", 121),
@@ -403,7 +405,7 @@ def test_dates_that_are_no_clock_are_not_used(what: str, capsys: pytest.CaptureF
         content += lines(range(7000, 30000))
     found = told(capsys, write("train.log", content))
     assert found["clock"]["from"] is None
-    assert set(found["unjudged"]) == {"stall"}
+    assert set(found["unjudged"]) == {"stall", *JUDGED_BY}
     assert found["read"]["records"] >= 6000
 
 

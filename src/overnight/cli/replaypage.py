@@ -263,6 +263,7 @@ WHY_MISSING = {
     "gone": "gone",
     "elsewhere": "in a part of the log that is not here any more",
     "live only": "not to be judged from a log",
+    "not asked": "no samples to judge it by now",
 }
 
 

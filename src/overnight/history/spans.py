@@ -202,6 +202,8 @@ def spans_of(main: list[Segment], own: list[Segment], *, steps: bool = True) -> 
         if mate is not None:
             one.base = mate.base
     for one in (*main, *(() if own is main else own)):
+        if one.place[0] < 0:  # a sensor's: it has times beside the log, and no place in it
+            continue
         mate = mains.get(id(one), one)
         name = id(mate or one)
         place = one.place
@@ -213,7 +215,7 @@ def spans_of(main: list[Segment], own: list[Segment], *, steps: bool = True) -> 
     for name, (_, begins) in sorted(order.items(), key=lambda item: item[1][0], reverse=True):
         limits[name] = least
         least = min(least, begins)
-    return [one.limited(limits[id(mains[id(one)] or one)], steps=steps) for one in own]
+    return [one.limited(limits.get(id(mains[id(one)] or one), inf), steps=steps) for one in own]
 
 
 def _mate(candidates: Iterable[Segment], one: Segment) -> Segment | None:

@@ -119,7 +119,7 @@ class History:
         self.path = path
         self.temporary = instead_of
         self.network = network
-        self._again: int | None = None
+        self._again: tuple[int, tuple[int, ...]] | None = None
         self.left_out = 0
         if instead_of is None:
             make_private(path)
@@ -173,9 +173,12 @@ class History:
             with contextlib.suppress(msgspec.ValidationError, ValueError):  # edited by hand: it will be found again
                 yield msgspec.convert({**found, "evidence": json.loads(found["evidence"])}, Verdict)
 
-    def read_again(self, source: int) -> None:
-        """From ``source`` on everything is read once more: the next commit replaces what is stored of it."""
-        self._again = source
+    def read_again(self, source: int, besides: Iterable[int] = ()) -> None:
+        """From ``source`` on everything is read once more: the next commit replaces what is stored of it.
+
+        So are the sources ``besides``: files of sensors, whose numbers lie below those of logs.
+        """
+        self._again = (source, tuple(besides))
 
     def commit(self, entries: Iterable[Entry | Batch], verdicts: Iterable[Verdict], state: bytes) -> None:
         """Commit records, verdicts and state together. sqlite3.Error leaves everything as it was.
@@ -198,7 +201,7 @@ class History:
         self.db.execute("BEGIN IMMEDIATE")
         try:
             if self._again is not None:
-                self._drop(self._again)
+                self._drop(*self._again)
                 tails = self._count_rows()
             newest = self._store(entries, tails)
             self._tidy(tails, newest)
@@ -248,12 +251,10 @@ class History:
     def _tidy(self, tails: dict[Key, int], newest: tuple[int, int]) -> None:
         """Make chunks of the rows of attempts and sources that are over, and of all if there are too many."""
         over = sum(tails.values()) > MOST_ROWS
-        for key in [
-            key for key, count in tails.items() if over or (key.source, key.attempt) < newest or count >= CHUNK
-        ]:
+        for key in [key for key, count in tails.items() if over or _is_over(key, newest) or count >= CHUNK]:
             if tails[key] >= LEAST:
                 self._store_chunks(key, self._take_rows(key))
-            if tails[key] >= LEAST or (key.source, key.attempt) < newest:
+            if tails[key] >= LEAST or _is_over(key, newest):
                 del tails[key]
 
     def _take_rows(self, key: Key) -> Table:
@@ -284,12 +285,20 @@ class History:
             self.db.execute("INSERT INTO columns VALUES (?,'',?,'',NULL)", (chunk, packed.places))
             self.db.executemany("INSERT INTO columns VALUES (?,?,?,?,?)", ((chunk, *one) for one in packed.columns))
 
-    def _drop(self, source: int) -> None:
-        """Remove what is stored of a source and all later ones."""
-        self.db.execute("DELETE FROM records WHERE source >= ?", (source,))
+    def _drop(self, source: int, besides: Iterable[int]) -> None:
+        """Remove what is stored of a source and all later ones, and of some others."""
+        for one in besides:
+            self._drop_where("source = ?", one)
+        self._drop_where("source >= ?", source)
+
+    def _drop_where(self, condition: str, source: int) -> None:
+        self.db.execute(f"DELETE FROM records WHERE {condition}", (source,))  # noqa: S608 - ours
         for table in ("series", "levels", "coarse", "columns"):
-            self.db.execute(f"DELETE FROM {table} WHERE chunk IN (SELECT id FROM chunks WHERE source >= ?)", (source,))  # noqa: S608 - names of ours
-        self.db.execute("DELETE FROM chunks WHERE source >= ?", (source,))
+            self.db.execute(
+                f"DELETE FROM {table} WHERE chunk IN (SELECT id FROM chunks WHERE {condition})",  # noqa: S608 - ours
+                (source,),
+            )
+        self.db.execute(f"DELETE FROM chunks WHERE {condition}", (source,))  # noqa: S608 - ours
 
     def _count_rows(self) -> dict[Key, int]:
         """Return how many rows wait to become a chunk."""
@@ -328,6 +337,11 @@ class History:
             self.db.execute("PRAGMA busy_timeout=0")
             self.db.execute("PRAGMA journal_mode=DELETE")
         self.db.close()
+
+
+def _is_over(key: Key, newest: tuple[int, int]) -> bool:
+    """Say whether no more records of a key will come; sensors go on through all lives of a log."""
+    return key.attempt < newest[1] if key.source < 0 else (key.source, key.attempt) < newest
 
 
 def open_history(path: Path, *, network: bool = False) -> tuple[History, str | None]:

@@ -22,6 +22,7 @@ from overnight.history.charts import Chart, Summary, series_of
 from overnight.history.chunks import Places, Series
 from overnight.history.layout import Layout, Stand
 from overnight.history.reading import Sheet, broken, chunk_sheets, has, open_to_read, row_sheets
+from overnight.history.samples import KINDS, draw_samples
 from overnight.history.spans import Span
 from overnight.history.table import NUMBERS
 
@@ -131,11 +132,29 @@ class Views:
     def chart(
         self, name: str, kind: str = "train", *, low: float | None = None, high: float | None = None, points: int = 2000
     ) -> Chart:
-        """Return a series between two places on the x axis, thinned to at most about ``points`` parts."""
+        """Return a series between two places on the x axis, thinned to at most about ``points`` parts.
+
+        Of a sensor all samples at one step are one part, with both extremes: where a training stood still there is a
+        column, and ``over_time`` shows what happened meanwhile.
+        """
         least, most = -inf if low is None else low, inf if high is None else high
         with self._reading():
             layout, known = self.layout(kind), self._known(stored(name))
+            if kind in KINDS:
+                return draw_samples(layout, stored(name), low=least, high=most, points=max(1, points), over_time=False)
             return charts.draw(self.db, layout, stored(name), known, low=least, high=most, points=max(1, points))
+
+    def over_time(
+        self, name: str, kind: str, *, low: float | None = None, high: float | None = None, points: int = 2000
+    ) -> Chart:
+        """Return a series of a sensor ("gpu", "host") over time: x is seconds since the epoch, and nothing is left out.
+
+        Also what was measured before the first step, in a stall, and in work that was lost.
+        """
+        least, most = -inf if low is None else low, inf if high is None else high
+        with self._reading():
+            layout = self.layout(kind)
+            return draw_samples(layout, stored(name), low=least, high=most, points=max(1, points), over_time=True)
 
     def sheets(self) -> list[Sheet]:
         """Return everything that is stored now, glued records and all ranks too; chunks are read when looked at."""

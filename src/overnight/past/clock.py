@@ -1,13 +1,15 @@
 """The clock of a night that is over: lets time go on between the places of a log whose times are known.
 
-The rules that judge time are asked as a supervisor would have asked them, with moments that are built from what was
-written down. Nothing is read from the machine's own clocks, and nothing is decided about a run.
+The rules that judge time, and those that judge what sensors told, are asked as a supervisor would have asked them, with
+moments that are built from what was written down. Nothing is read from the machine's own clocks, and nothing is decided
+about a run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 from overnight.events import Verdict
@@ -16,6 +18,7 @@ from overnight.monitor import Monitor
 from overnight.past.times import RESOLUTION_S, Times
 from overnight.progress import Progress
 from overnight.rules import Moment
+from overnight.sensors import Sample, Sensed
 from overnight.spec import RunSpec
 
 LEAST_S = 1.0
@@ -26,10 +29,17 @@ class PastClock:
     """The time of one finished run or log, which goes on only when it is told to.
 
     ``begin`` is called with an attempt's number when it begins. Log bytes are fed by somebody else, between ``advance``
-    (to the time they came at) and ``grew``.
+    (to the time they came at) and ``grew``. ``samples`` are what sensors told, in the order of their times.
     """
 
-    def __init__(self, monitor: Monitor, spec: RunSpec, times: Times, begin: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        monitor: Monitor,
+        spec: RunSpec,
+        times: Times,
+        begin: Callable[[int], None],
+        samples: Iterator[Sample] | None = None,
+    ) -> None:
         self.monitor = monitor
         self.times = times
         self.begin = begin
@@ -55,6 +65,8 @@ class PastClock:
         self.saved: deque[float] = deque(maxlen=SAVES_KEPT)
         self.moving_s = 0.0
         self.stepping = False
+        self.samples = iter(()) if samples is None else samples
+        self.sample = next(self.samples, None)
 
     def advance(self, to: float) -> Iterator[Verdict]:
         """Yield what the rules over time find up to ``to``, in seconds since the epoch; earlier moments change nothing.
@@ -67,9 +79,14 @@ class PastClock:
         until, stepping = self.now_s + self.moving_s, self.stepping
         self.moving_s, self.stepping = 0.0, False
         self._move(min(until, to), stepping=stepping)
-        while self.events and self.events[0][0] <= to:
-            at, kind, what = self.events.popleft()
-            yield from self._pass(at)
+        while (due := self._next_at()) <= to:
+            yield from self._pass(due)
+            if self.sample is not None and self.sample.at <= due and (not self.events or self.events[0][0] > due):
+                yield from self._sense(self.sample)
+                self.sample = next(self.samples, None)
+                self._move(min(until, to), stepping=stepping)
+                continue
+            _, kind, what = self.events.popleft()
             if kind == 0:
                 self._enter(*what)
                 until = 0.0
@@ -126,13 +143,33 @@ class PastClock:
 
         A save in it ends none of that, but a new state does.
         """
-        end = min(to, self.events[0][0] if self.events else to)
+        end = min(to, self._next_at())
         if end > self.now_s:
             self.now_s = end
             self.progress.tick(None)
             self.progress.log_at = self.progress.clock_s
             if stepping:
                 self.progress.moved_at = self.progress.clock_s
+
+    def _next_at(self) -> float:
+        """Return when something happens beside the log; infinite for never."""
+        event = self.events[0][0] if self.events else inf
+        return event if self.sample is None else min(event, self.sample.at)
+
+    def _sense(self, sample: Sample) -> list[Verdict]:
+        """Return what the rules find in a sample; like a supervisor's, they are not asked while a run is stopped."""
+        if self.state not in ("running", "backoff"):
+            return []
+        meter = self.monitor.meter
+        sensed = Sensed(
+            sample=sample,
+            active_s=self._active_s(),
+            step=meter.last_step,
+            step_s=meter.step_s,
+            moved_s=None if meter.last_step is None else self.progress.silent_s(),
+            phase=self.monitor.hearing.phase,
+        )
+        return self.monitor.sense(sensed)
 
     def _pass(self, to: float) -> Iterator[Verdict]:
         """Let time go on while nothing happens, and ask the rules whenever they want to be asked."""

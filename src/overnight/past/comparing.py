@@ -6,7 +6,7 @@ Pure: two lists in, one out.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -15,8 +15,14 @@ from overnight.events import Verdict
 SAME_S = 15.0
 """Verdicts on time so close together are the same: what is known of a night's time is no finer than ten seconds."""
 
-LIVE_ONLY = frozenset({"disk_space", "checkpoint", "resume", "save_time"})
-"""Rules that judge the machine, the saves or a resume as they are at that moment, which no log tells."""
+LIVE_ONLY = frozenset({"checkpoint", "resume", "save_time"})
+"""Rules that judge the saves or a resume as they are at that moment, which no log tells."""
+
+FULL = "disk_space"
+"""Beside the forecast from samples, told at a place of the log, live only, when a disk has no room left."""
+
+SENSED = "; GPU"
+"""What stands behind it in the text of a slowdown is a sensor's."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +30,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     ``how``: "same", "changed" (same place, but another action, severity or text), "earlier", "later" (by ``by_s``
     seconds if both times are known), "new" (only now), "gone" (only then), "elsewhere" (in a part of the log that is
-    not there any more), "live only" (nothing in a log tells).
+    not there any more), "live only" (nothing in a log tells), "not asked" (the rule had
+    nothing to judge by now).
     """
 
     now: Verdict | None = None
@@ -33,10 +40,13 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     by_s: float | None = None
 
 
-def compared(now: Sequence[Verdict], then: Sequence[Verdict], *, source: int) -> list[Pair]:
+def compared(
+    now: Sequence[Verdict], then: Sequence[Verdict], *, source: int, unasked: Collection[str] = ()
+) -> list[Pair]:
     """Return each verdict of ``now`` with what the night had for it, then what only the night had.
 
-    ``source`` is the life of the log that was replayed. First those at the same place are paired, then the others of
+    ``source`` is the life of the log that was replayed, ``unasked`` are rules that could not be asked: no samples, no
+    times. First those at the same place are paired, then the others of
     the same rule and attempt in their order.
     """
     places = {one.key: one for one in then}
@@ -54,20 +64,26 @@ def compared(now: Sequence[Verdict], then: Sequence[Verdict], *, source: int) ->
             pairs.append(Pair(now=one, how="new"))
         else:
             used.add(other.key)
-            pairs.append(_pair(one, other))
-    for one in then:
-        if one.key not in used:
-            how = "live only" if one.rule in LIVE_ONLY else "gone" if one.source == source else "elsewhere"
-            pairs.append(Pair(then=one, how=how))
-    return pairs
+            pairs.append(_pair(one, other, sensed="throttle" not in unasked))
+    return pairs + [Pair(then=one, how=_alone(one, source, unasked)) for one in then if one.key not in used]
 
 
-def _pair(now: Verdict, then: Verdict) -> Pair:
+def _alone(then: Verdict, source: int, unasked: Collection[str]) -> str:
+    """Return why the replay does not have a verdict of the night."""
+    if then.rule in LIVE_ONLY or (then.rule == FULL and then.offset >= 0):
+        return "live only"
+    if then.rule in unasked:
+        return "not asked"
+    return "gone" if then.source == source else "elsewhere"
+
+
+def _pair(now: Verdict, then: Verdict, *, sensed: bool) -> Pair:
     by_s = None if now.at is None or then.at is None else now.at - then.at
     if now.offset != then.offset or (now.offset < 0 and by_s is not None and abs(by_s) > SAME_S):
         sooner = now.offset < then.offset if now.offset >= 0 and then.offset >= 0 else (by_s or 0.0) < 0
         return Pair(now=now, then=then, how="earlier" if sooner else "later", by_s=by_s)
     alike = now.action == then.action and now.severity == then.severity
     if now.offset >= 0:  # the sentence of a verdict on time names seconds
-        alike = alike and now.text == then.text
+        texts = [one.text if sensed else one.text.partition(SENSED)[0] for one in (now, then)]
+        alike = alike and texts[0] == texts[1]
     return Pair(now=now, then=then, how="same" if alike else "changed")

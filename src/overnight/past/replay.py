@@ -19,8 +19,10 @@ from overnight.monitor import Monitor, Outcome
 from overnight.past.clock import PastClock
 from overnight.past.outlook import Backs, Spot, back_of, outlook
 from overnight.past.rereading import BLOCK, Bounds, Piece, pieces
+from overnight.past.sensed import unsensed
 from overnight.past.tally import Pieces, Place, SoFar, Tally, lasted, parted
 from overnight.past.times import RESOLUTION_S, Times
+from overnight.sensors.archive import in_time
 from overnight.spec import RunSpec, cost
 from overnight.states import LIMITS
 from overnight.wiring import TIME_RULES, make_monitor
@@ -32,7 +34,8 @@ LINE_BYTES = 400
 class Past(NamedTuple):
     """What is replayed: a log, how it is cut into attempts, and what is known of its times.
 
-    ``untimed`` says why there are none; ``over``: nothing is written to it any more.
+    ``untimed`` says why there are none; ``over``: nothing is written to it any more. ``sensed``: the run's folder,
+    where sensors have left what they told; None for a log that was never a run's.
     """
 
     path: Path
@@ -40,6 +43,7 @@ class Past(NamedTuple):
     times: Times | None = None
     untimed: str = ""
     over: bool = True
+    sensed: Path | None = None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +128,10 @@ class _Replaying:
         self.past = past
         self.spec = spec
         self.monitor: Monitor = make_monitor(spec, complain)
-        self.clock = None if past.times is None else PastClock(self.monitor, spec, past.times, self._begin)
+        self.clock = None
+        if past.times is not None:
+            samples = None if past.sensed is None else in_time(past.sensed)
+            self.clock = PastClock(self.monitor, spec, past.times, self._begin, samples)
         self.found: dict[VerdictKey, Found] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.left_out = 0
@@ -288,10 +295,11 @@ class _Replaying:
             self.end_at = verdict.at if verdict.offset < 0 else self.at
 
     def _unjudged(self) -> dict[str, str]:
+        unasked = unsensed(self.past.sensed, untimed=None if self.clock is not None else self.past.untimed)
         if self.clock is not None:
-            return {}
+            return unasked
         asked = {"stall": True, "wall_clock": self.spec.max_hours, "until": self.spec.until, "cost": self.spec.max_cost}
-        return {name: self.past.untimed for name in TIME_RULES if asked.get(name)}
+        return {name: self.past.untimed for name in TIME_RULES if asked.get(name)} | unasked
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from overnight.folder import RunFolder, read_journal, read_json, utc
 from overnight.past.comparing import SAME_S, Pair, compared
 from overnight.past.replay import Back, End, Found, Past, Replay
 from overnight.past.rereading import NOTHING_KNOWN, bounds_of
+from overnight.past.sensed import JUDGED_BY, last_sample
 from overnight.past.tally import Tally
 from overnight.past.times import RESOLUTION_S, Times, dated, times_of
 from overnight.spec import RunSpec
@@ -41,9 +42,10 @@ def past_of_run(folder: RunFolder, spec: RunSpec, *, over: bool, now: float) -> 
     bounds = bounds_of(folder, path)
     if not bounds.marks:
         why = "the journal has no time marks for the log as it is now (was it truncated or replaced?)"
-        return Past(path, bounds, untimed=why, over=over)
+        return Past(path, bounds, untimed=why, over=over, sensed=folder.path)
     times = times_of(folder, now=None if over else now)
-    return Past(path, bounds, times, untimed="" if times is not None else "the journal has no times", over=over)
+    untimed = "" if times is not None else "the journal has no times"
+    return Past(path, bounds, times, untimed=untimed, over=over, sensed=folder.path)
 
 
 def night_of(folder: RunFolder) -> tuple[list[Verdict], int]:
@@ -81,10 +83,10 @@ def document(
     done: Replay, past: Past, spec: RunSpec, *, name: str | None, night: list[Verdict] | None, **more: Any
 ) -> dict[str, Any]:
     """Return all of a replay in plain JSON types; ``night`` is None for a log that had no rules."""
-    pairs = compared([one.verdict for one in done.found], night or [], source=past.bounds.source)
+    pairs = compared([one.verdict for one in done.found], night or [], source=past.bounds.source, unasked=done.unjudged)
     found = {id(pair.now): pair for pair in pairs if pair.now is not None}
     verdicts = [_found(one, None if night is None else found[id(one.verdict)]) for one in done.found]
-    missing = [_missing(pair) for pair in pairs if pair.now is None and pair.then is not None]
+    missing = [_missing(_unsampled(pair, past)) for pair in pairs if pair.now is None and pair.then is not None]
     return {
         "format": 1,
         "kind": "log" if night is None else "run",
@@ -145,6 +147,15 @@ def _found(one: Found, pair: Pair | None) -> dict[str, Any]:
             "text": None if then is None else then.text,
         }
     return dict(jsonable(told))
+
+
+def _unsampled(pair: Pair, past: Past) -> Pair:
+    """Return a pair that is not called gone if there was no sample for it any more."""
+    then = pair.then
+    if then is None or pair.how != "gone" or then.rule not in JUDGED_BY or then.offset >= 0 or not then.at:
+        return pair
+    late = then.at > last_sample(past.sensed, then.rule) + SAME_S
+    return msgspec.structs.replace(pair, how="not asked") if late else pair
 
 
 def _missing(pair: Pair) -> dict[str, Any]:
