@@ -7,7 +7,8 @@ they give one by one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import sub
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,44 @@ _SCALARS: Final = (
     "high", "folds", "known", "opening", "interrupted", "lines", "share", "steps_done", "_redone", "_since_start",
     "_lone", "_late", "_clean",
 )  # fmt: skip
+
+
+_GAINS: Final = 21
+"""Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line."""
+
+
+class Gains:
+    """Steps from one line to the next, of late."""
+
+    __slots__ = ("_common", "_latest")
+
+    def __init__(self, latest: Iterable[int] = ()) -> None:
+        self._latest: deque[int] = deque(latest, maxlen=_GAINS)
+        self._common: int | None = None
+
+    def take(self, gain: int) -> None:
+        """Take in one more."""
+        self._latest.append(gain)
+        if gain != self._common:  # one more of the most common leaves it so, whatever falls out for it
+            self._common = None
+
+    def take_many(self, steps: Sequence[int]) -> None:
+        """Take in the gains between rising steps."""
+        self._latest.extend(map(sub, steps[1:][-_GAINS:], steps[-_GAINS - 1 :]))
+        self._common = None
+
+    def common(self) -> int:
+        """Return the most common one, the smallest of several; 1 while there is none."""
+        if self._common is None:
+            latest = self._latest
+            if not latest:
+                return 1
+            self._common = max(set(latest), key=lambda gain: (latest.count(gain), -gain))
+        return self._common
+
+    def snapshot(self) -> list[int]:
+        """Return them as builtins."""
+        return list(self._latest)
 
 
 class Moved(NamedTuple):

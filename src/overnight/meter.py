@@ -7,14 +7,12 @@ is None, and ``Measure.unknown`` names what would make it known; no default stan
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
-from operator import sub
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from overnight.advance import Advance, Moved
+from overnight.advance import Advance, Gains, Moved
 from overnight.arrivals import Arrivals
 from overnight.basis import Figures
 from overnight.events import Measure, Record
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from overnight.batches import Batch
 
 __all__ = ["Figures", "Meter"]
-
-# Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line.
-_GAINS: Final = 21
 
 # Lines behind the latest step: ranks that print out of turn are not so far apart.
 _FAR: Final = 10
@@ -109,7 +104,7 @@ class Meter:
         self.arrivals = Arrivals()
         self.useful = Useful(window)
         self.pace = Pace(figures.tokens_per_step, figures.devices, window)
-        self._gains: deque[int] = deque(maxlen=_GAINS)
+        self._gains = Gains()
         self.records = 0
         self.segment = 0
         self.step: int | None = None
@@ -204,7 +199,7 @@ class Meter:
         """
         steps, columns, before = batch.steps, batch.columns, self._previous_step or 0
         arrived_s = self._advance(steps[0], batch.at)
-        self._gains.extend(map(sub, steps[1:][-_GAINS:], steps[-_GAINS - 1 :]))
+        self._gains.take_many(steps)
         last = steps[-1]
         self._previous_step = self.step = self.last_step = last
         self.highest_step = max(last, last if self.highest_step is None else self.highest_step)
@@ -244,7 +239,7 @@ class Meter:
         """Note the step that was reached; return the seconds per step since the one before, by arrival."""
         previous = self._previous_step
         if previous is not None and step > previous:
-            self._gains.append(step - previous)
+            self._gains.take(step - previous)
             # An arrival is the last time mark: many records share one, and only the next mark tells how fast they came.
             if at > self._anchor_at:
                 self._arrival_dt_s = (at - self._anchor_at) / (step - self._anchor_step)
@@ -287,8 +282,7 @@ class Meter:
     @property
     def interval(self) -> int:
         """Steps between two progress lines: the most common one of late (the smallest of several), 1 while unknown."""
-        gains = self._gains
-        return max(set(gains), key=lambda gain: (gains.count(gain), -gain), default=1)
+        return self._gains.common()
 
     @property
     def prints_dt(self) -> bool:
@@ -371,7 +365,7 @@ class Meter:
         state["advance"] = self.advance.snapshot()
         state["arrivals"] = self.arrivals.snapshot()
         state["useful"] = self.useful.snapshot()
-        state["gains"] = list(self._gains)
+        state["gains"] = self._gains.snapshot()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -385,8 +379,7 @@ class Meter:
         self.advance = Advance.restore(state.get("advance"), self.highest_step, self.figures.accumulate)
         self.arrivals = Arrivals.restore(state.get("arrivals"))
         self.useful.restore(state.get("useful"))
-        self._gains.clear()
-        self._gains.extend(state["gains"])
+        self._gains = Gains(state["gains"])
 
 
 def _product(flops: float | None, speed: float | None, capacity: float | None) -> float | None:
