@@ -23,6 +23,7 @@ from overnight.folder import RunFolder, utc
 from overnight.intake import Intake
 from overnight.monitor import Monitor
 from overnight.progress import Progress
+from overnight.rules import milder
 from overnight.sensors import Gpu, GpuSample, HostSample, Sample, Sensed
 from overnight.sensors.following import Sensing
 from overnight.sizing import peak_seen
@@ -127,7 +128,8 @@ class Instruments:
         self.sensing.next_at = 0.0
         found = self.turn(boot_clock(), active_s=active_s)
         if self.monitor.plan().reached():
-            return []  # it had done all it was to do
+            # It had done all it was to do: what is found is told, and ends nothing.
+            return [msgspec.structs.replace(one, severity="warn", action=milder(one.action)) for one in found]
         for sample in samples:
             found += self.monitor.sense(self._sensed(sample, active_s))
         return found
@@ -177,12 +179,19 @@ class Instruments:
 
     def _see(self, sample: GpuSample) -> None:
         """Note which GPUs the run is on, once it is known and whenever it changes."""
-        own = [gpu for gpu in sample.gpus if gpu.ours and gpu.name is not None and gpu.lost is None]
+        own = [gpu for gpu in sample.gpus if gpu.ours and (gpu.name or gpu.arch) and gpu.lost is None]
         if not own:
             return
         told = {
             "gpus": [
-                {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "units": gpu.units, "memory": gpu.memory_total}
+                {
+                    "index": gpu.index,
+                    "name": gpu.name or "",
+                    "uuid": gpu.uuid,
+                    "units": gpu.units,
+                    "memory": gpu.memory_total,
+                    "arch": gpu.arch,
+                }
                 for gpu in own
             ],
             "maker": sample.maker,
@@ -200,7 +209,10 @@ class Instruments:
         gpus = told["gpus"]
         if self.spec.peak_tflops is None:
             self.peak = peak_seen(gpus, self.spec.dtype)
-        if self.spec.price is None and self.spec.price_table is not None:
+        # A price that was looked up is looked up anew: the run may be on more devices than were seen at first.
+        priced = [values for values in self.facts.changes if "price" in values]
+        looked_up = bool(priced) and priced[-1].get("price_source") is not None
+        if self.spec.price_table is not None and (self.spec.price is None or looked_up):
             self._look_up_price([str(gpu["name"]) for gpu in gpus])
 
     def _look_up_price(self, names: Sequence[str]) -> None:
@@ -213,6 +225,8 @@ class Instruments:
             return
         if found.per_hour is None:
             self.facts.note(f"the price is unknown: {found.said}")
+            return
+        if found.per_hour == self.spec.price:
             return
         values = {"price": found.per_hour, "price_source": found.said}
         self.facts.say("set", values=values)

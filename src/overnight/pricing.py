@@ -7,7 +7,6 @@ the table's is. Prices are per hour; times in seconds, tokens and their speed th
 from __future__ import annotations
 
 import csv
-import math
 import re
 import tomllib
 from collections import Counter
@@ -22,7 +21,6 @@ from overnight.accelerators.naming import match
 from overnight.errors import UsageError
 from overnight.folder import read_regular
 from overnight.quantities import price
-from overnight.spec import HOUR_S
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv"})
 MOST_BYTES = 1 << 20
@@ -203,43 +201,3 @@ def _key(meant: Match) -> str:
 def _plain(name: str) -> str:
     """Return a name by its words alone: neither case nor what stands between them matters."""
     return " ".join(_SIGNS.sub(" ", name.lower()).split())
-
-
-# -- what it buys ------------------------------------------------------------------------------------------------------
-
-
-def cost_per_billion_tokens(price_per_hour: float | None, tokens_per_second: float | None) -> float | None:
-    """Return what 1e9 tokens cost at this speed: price / 3600 / tokens per second * 1e9. None where either is unknown.
-
-    At 2.49 an hour and 131,072 tokens/s it is 5.277.
-    """
-    if not (_known(price_per_hour) and _known(tokens_per_second)) or not tokens_per_second or price_per_hour is None:
-        return None
-    return price_per_hour / HOUR_S / tokens_per_second * 1e9
-
-
-def cost_of_lost_work(
-    price_per_hour: float | None,
-    *,
-    seconds: float | None = None,
-    tokens: float | None = None,
-    tokens_per_second: float | None = None,
-) -> float | None:
-    """Return what work that has to be done again costs: by its ``seconds``, else by its tokens at the run's own speed.
-
-    None where neither is known; 0.0 for no work.
-    """
-    if price_per_hour is None or not _known(price_per_hour):
-        return None
-    if seconds is not None:
-        return price_per_hour * seconds / HOUR_S if _known(seconds) else None
-    if tokens is None or not _known(tokens):
-        return None
-    if tokens == 0:
-        return 0.0
-    each = cost_per_billion_tokens(price_per_hour, tokens_per_second)
-    return None if each is None else each * tokens / 1e9
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value) and value >= 0

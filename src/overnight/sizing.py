@@ -74,7 +74,7 @@ def _flops(spec: RunSpec) -> dict[str, Any]:
     plain = counts is None or (spec.counts is None and spec.convention == "6n" and spec.recompute == "none")
     if plain or counts is None:
         return {}  # the meter's own arithmetic: 6N, and 6N + 12*L*H*h*T
-    from overnight.flops.conventions import figure_of, headline, with_attention
+    from overnight.flops.conventions import figure_of, headline, with_attention, with_recompute
 
     found: dict[str, Any] = {}
     leading = headline(counts, spec.seq_len, spec.convention)
@@ -87,11 +87,7 @@ def _flops(spec: RunSpec) -> dict[str, Any]:
         key = "palm" if counts.encoder_decoder is None else "encoder-decoder"
         found["attention_unknown"] = str(figure_of(key, counts, seq_len=spec.seq_len))
     if spec.recompute != "none":
-        # Beside 6N stands 8N, which is counted in the same way: 4/3 of it.
-        full = ("hfu-8n", "hfu-full") if spec.convention == "6n" else ("hfu-full", "hfu-8n")
-        keys = full if spec.recompute == "full" else ("hfu-selective",)
-        figures = (figure_of(key, counts, seq_len=spec.seq_len, recompute=spec.recompute) for key in keys)
-        again = next((one for one in figures if not isinstance(one, str)), None)
+        again = with_recompute(counts, spec.seq_len, spec.recompute, beside=spec.convention)
         if again is not None:
             found |= {"flops_hardware": again.flops_per_token, "convention_hardware": again.label}
     return found
@@ -110,6 +106,7 @@ def peak_seen(gpus: Sequence[dict[str, Any]], dtype: str | None) -> DevicePeak:
         names[0],
         units=gpus[0].get("units"),
         memory_gb=memory / 1e9 if isinstance(memory, (int, float)) else None,
+        arch=gpus[0].get("arch"),
     )
     if found.accelerator is None:
         return DevicePeak(flops=None, source=f"{names[0]}: {found.said}; give --gpu or --peak-tflops")

@@ -15,7 +15,7 @@ from overnight.events import Measure, Verdict
 from overnight.folder import utc
 from overnight.monitor import Monitor
 from overnight.overall import whole
-from overnight.spec import HOUR_S, RunSpec, cost
+from overnight.spec import RunSpec, cost, cost_per_billion_tokens
 from overnight.states import RunState, exit_code
 
 FORMAT = 1
@@ -165,7 +165,6 @@ def _overall(
     meter = monitor.meter
     done = whole(meter, elapsed_s)
     speed, flops, capacity = done.tokens_per_second, measure.flops_per_token, meter.capacity
-    price = spec.price
     found = {
         "goodput": done.goodput,
         "tokens_per_second_wall": speed,
@@ -179,7 +178,7 @@ def _overall(
         **found,
         "disagreements": [*sensed.get("disagreements", ()), *crosscheck.disagreements(meter, monitor.hearing.stated)],
         "mfu_trouble": crosscheck.impossible(meter, measure),
-        "cost_per_billion_tokens": None if price is None or not speed else price / HOUR_S / speed * 1e9,
+        "cost_per_billion_tokens": cost_per_billion_tokens(spec.price, speed),
     }
 
 

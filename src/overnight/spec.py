@@ -6,6 +6,7 @@ Unknown is None. Names carry their units.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -113,3 +114,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 def cost(spec: RunSpec, seconds: float | None) -> float | None:
     """Return what ``seconds`` of the machine cost, in the currency of the price; None without a price."""
     return None if spec.price is None or seconds is None else spec.price * seconds / HOUR_S
+
+
+def cost_per_billion_tokens(price_per_hour: float | None, tokens_per_second: float | None) -> float | None:
+    """Return what 1e9 tokens cost at this speed: price / 3600 / tokens per second * 1e9. None where either is unknown.
+
+    Over all the time that is paid for the speed is that of the whole run, waiting included. At 2.49 an hour and 131,072
+    tokens/s it is 5.277.
+    """
+    if price_per_hour is None or tokens_per_second is None or not 0 < tokens_per_second < inf:
+        return None
+    return price_per_hour / HOUR_S / tokens_per_second * 1e9

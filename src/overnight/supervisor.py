@@ -150,8 +150,8 @@ class Supervisor:
         )  # fmt: skip
         if self.hooks.summary() is not None:
             self.wake.watch_folder(self.folder.hooks)
-        if self.instruments.peak is not None:
-            self._change(self.spec)
+        if self.instruments.devices:
+            self._change(self.instruments.spec)
         self.slept_s: float | None = None
         self.moment: Moment | None = None  # of this turn, once the rules were asked
 
@@ -269,7 +269,8 @@ class Supervisor:
         self.publisher.urgent = self.orders.take(woke) or self.publisher.urgent
 
     def _change(self, spec: RunSpec) -> None:
-        self.spec = self.attempts.spec = self.publisher.spec = self.comeback.spec = self.hooks.spec = spec
+        for one in (self, self.attempts, self.publisher, self.comeback, self.hooks, self.instruments):
+            one.spec = spec
         change_monitor(self.monitor, spec, self.facts.note, self.instruments.peak)
 
     # -- 5. time -----------------------------------------------------------------------------------------------------
@@ -279,16 +280,14 @@ class Supervisor:
         if attempt is None or not self.attempts.going_on(self.monitor.state.state):
             return
         self.moment = self.gauges.moment()
-        found = self.monitor.tick(self.moment)
-        for verdict in found:
-            self._judge(self.instruments.beside(verdict))
+        found = [self.instruments.beside(one) for one in self.monitor.tick(self.moment)]
+        now = boot_clock()
+        found += self.instruments.turn(now, active_s=self.moment.active_s)
+        trouble = self.storing.disk_trouble(now)
+        for verdict in found if trouble is None else (trouble, *found):
+            self._judge(verdict)
         if found:
             self.storing.at_once()  # what the rules have told must not be told again
-        now = boot_clock()
-        trouble = self.storing.disk_trouble(now)
-        sensed = self.instruments.turn(now, active_s=self.moment.active_s)
-        for verdict in sensed if trouble is None else (trouble, *sensed):
-            self._judge(verdict)
         if attempt.exit is None:
             attempt.watch_targets(now, self.intake.grew_at)
 

@@ -50,7 +50,7 @@ def watch(run_dir: Path, paths: Sequence[str]) -> None:
         now = told(holders(paths, run_dir))
         seen = {key: seen.get(key, 0) + 1 for key in ((one["pid"], one["start_ticks"]) for one in now)}
         lasting = [one for one in now if seen[one["pid"], one["start_ticks"]] >= LOOKS]
-        if not now or lasting != before:
+        if not now or (lasting and lasting != before):  # an empty list says that nobody is left
             print(json.dumps(now and lasting), flush=True)  # noqa: T201 - a pipe
         if not now:
             return

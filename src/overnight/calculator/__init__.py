@@ -40,6 +40,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     printed_params: int | None = None
     useful_tokens_per_second: float | None = None
     wall_s: float | None = None
+    wall_tokens_per_second: float | None = None
     stepping: float | None = None
     median_s: float | None = None
     slow_s: float | None = None

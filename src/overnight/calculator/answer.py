@@ -19,7 +19,7 @@ from overnight.calculator.size import printed
 from overnight.calculator.speed import Speed, speed_of
 from overnight.calculator.working import Sums, cost_of, possible, rate_of, vocabulary, working
 from overnight.flops import FlopsFigure
-from overnight.flops.conventions import all_of, figure_of, headline, with_attention
+from overnight.flops.conventions import all_of, figure_of, headline, with_attention, with_recompute
 
 NEEDS_PARAMS = "give --params, --config or --model"
 
@@ -40,7 +40,7 @@ def answer(question: Question) -> Answer:
     over = None
     if chosen is not None and rate.share is not None and rate.share > 1:
         over = impossible(question, rate.share, chosen, speed, device)
-    hfu, hfu_convention = _hfu(question, figures, speed, device)
+    hfu, hfu_convention = _hfu(question, speed, device)
     found = msgspec.structs.replace(
         _inputs(question, speed, device),
         flops_per_token=None if chosen is None else chosen.flops_per_token,
@@ -90,19 +90,15 @@ def _inputs(question: Question, speed: Speed, device: Known) -> Answer:
     )
 
 
-def _hfu(
-    question: Question, figures: list[FlopsFigure], speed: Speed, device: Known
-) -> tuple[float | None, str | None]:
+def _hfu(question: Question, speed: Speed, device: Known) -> tuple[float | None, str | None]:
     """Return what the hardware does of its peak, what it computes again included, and by which convention.
 
-    (None, None) where nothing is said to be computed again; 8N stands in where only N is known.
+    (None, None) where nothing is said to be computed again.
     """
-    keys = {"full": ("hfu-full", "hfu-8n"), "selective": ("hfu-selective",)}.get(question.recompute, ())
-    for key in keys:
-        found = next((one for one in figures if one.convention == key), None)
-        if found is not None:
-            return possible(rate_of(found, speed, device).share), found.label
-    return None, None
+    if question.counts is None:
+        return None, None
+    found = with_recompute(question.counts, question.seq_len, question.recompute, beside=question.convention)
+    return (None, None) if found is None else (possible(rate_of(found, speed, device).share), found.label)
 
 
 def _alternative(figure: FlopsFigure, speed: Speed, device: Known) -> Alternative:

@@ -14,8 +14,7 @@ from overnight.calculator.device import Known
 from overnight.calculator.numbers import peak, percent, teraflops, times, whole
 from overnight.calculator.speed import Speed, devices_of
 from overnight.flops import FlopsFigure
-
-HOURS = 3600.0
+from overnight.spec import cost_per_billion_tokens
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +61,15 @@ def vocabulary(question: Question) -> int | None:
 
 
 def cost_of(question: Question, speed: Speed) -> float | None:
-    """Return what a billion (1e9) tokens cost, in the currency of the price."""
-    if question.price is None or not speed.tokens_per_second:
-        return None
-    return question.price / (speed.tokens_per_second * HOURS) * 1e9
+    """Return what a billion (1e9) tokens cost, in the currency of the price: over all time where that is known."""
+    return cost_per_billion_tokens(question.price, paid_speed(question, speed))
+
+
+def paid_speed(question: Question, speed: Speed) -> float | None:
+    """Return the tokens per second of all time that is paid for; of the steps alone where nobody knows more."""
+    known = question.evidence
+    wall = None if known is None else known.wall_tokens_per_second
+    return speed.tokens_per_second if wall is None else wall
 
 
 def working(sums: Sums) -> list[Line]:
@@ -188,8 +192,10 @@ def _money(sums: Sums) -> list[Line]:
         lines.append(
             Line(name="ln_vocab", label="ln(V)", working=f"ln({size:,})", result=f"{math.log(size):.3f}", source=said)
         )
-    if price is not None and speed.tokens_per_second is not None:
-        said = f"{question.price:g}/h / ({whole(speed.tokens_per_second)} tokens/s * 3,600 s) * 1e9"
+    paid = paid_speed(question, speed)
+    if price is not None and paid is not None:
+        over = " over all time" if paid != speed.tokens_per_second else ""
+        said = f"{question.price:g}/h / ({whole(paid)} tokens/s{over} * 3,600 s) * 1e9"
         source = f"{question.source('price')}, of everything that is paid for"
         name, label = "cost_per_billion_tokens", "cost of 1e9 tokens"
         lines.append(Line(name=name, label=label, working=said, result=f"{price:,.2f}", source=source))

@@ -115,6 +115,7 @@ def _read(log: Told, spec: RunSpec) -> tuple[Evidence, tuple[str, ...]]:
         printed_params=None if told is None else round(told[0]),
         useful_tokens_per_second=None if share is None or best is None else share * best,
         wall_s=log.wall_s,
+        wall_tokens_per_second=None if done is None else done.tokens_per_second,
         stepping=None if done is None else done.goodput,
         median_s=observed.at(0.5),
         slow_s=observed.at(0.95),

@@ -171,3 +171,14 @@ def with_attention(counts: Counts, seq_len: int | None, *, target_len: int | Non
     key = "encoder-decoder" if counts.encoder_decoder is not None else "palm"
     found = figure_of(key, counts, seq_len=seq_len, target_len=target_len)
     return None if isinstance(found, str) else found
+
+
+def with_recompute(counts: Counts, seq_len: int | None, recompute: Recompute, *, beside: str) -> FlopsFigure | None:
+    """Return what the hardware does, with what is computed again; None where nothing is, or it cannot be counted.
+
+    ``beside``: the convention of the headline. 8N stands beside 6N, for it is counted in the same way: 4/3 of it.
+    """
+    full = ("hfu-8n", "hfu-full") if known(beside).key == "6n" else ("hfu-full", "hfu-8n")
+    keys = {"full": full, "selective": ("hfu-selective",)}.get(recompute, ())
+    figures = (figure_of(key, counts, seq_len=seq_len, recompute=recompute) for key in keys)
+    return next((one for one in figures if not isinstance(one, str)), None)

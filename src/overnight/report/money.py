@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from overnight.pricing import cost_per_billion_tokens
 from overnight.report.units import amount, duration, finite, number
-from overnight.spec import HOUR_S, RunSpec
+from overnight.spec import HOUR_S, RunSpec, cost_per_billion_tokens
 
 LEAST_IDLE_S: Final = 60.0
 """A machine that has been idle for less is not worth a word."""

@@ -45,26 +45,46 @@ _MEANING: Final = {
 }
 
 
+FATAL_XIDS: Final = frozenset({48, 79, 95})
+"""A double-bit error, a GPU that fell off the bus, an error that was not contained: no program on it goes on."""
+
+STILL_S: Final = 20.0
+STILL_STEPS: Final = 5.0
+"""Without a step for so long, and for so many usual steps, a run is taken to stand still."""
+
+ANNOUNCED_S: Final = 1800.0
+"""An evaluation or a save that the log has announced may take so long."""
+
+DOUBT_S: Final = 600.0
+"""A fault with which the steps have gone on for so long is no longer taken for the reason when they stop."""
+
+
 class _Found(NamedTuple):
-    """What is told of a device; ``broken``: it is the device's fault, and a run on it cannot go on."""
+    """What is told of a device; ``broken``: it is the device's fault.
+
+    ``sure``: it is certainly the run's, and no run goes on with it; otherwise the steps tell whether this one does.
+    """
 
     broken: bool
     text: str
     evidence: dict[str, Any]
+    sure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
     """A GPU of the run that is lost or faulty: critical, by default ``stop``, with a save.
 
-    Ended is a run whose GPU does not answer any more (at once in the driver's own words for it, else with the second
-    sample), reports an Xid that speaks of the device, has more uncorrectable ECC errors than before, or could not remap
-    a row. Such a run is not started again by itself: the device would be the same.
+    Ended at once is a run whose own GPU is lost in the driver's own words for it, or reports an Xid after which no
+    program goes on (48, 79, 95). Other faults of a device (it does not answer, another Xid that speaks of it, more
+    uncorrectable ECC errors than before, a row that could not be remapped), and every fault of a GPU of which nobody
+    can say whose it is, are an alert while the steps go on, and the run's end once they do not. Such a run is not
+    started again by itself: the device would be the same.
 
-    It does not kill healthy runs: GPUs that are known not to be the run's are not judged, and where nobody can say
-    whose an event is, it only alerts; so it does for Xids that a program can cause as well (13, 31, 43, 45, ...), for a
-    row that waits to be remapped, for a device that is listed no more, and for what was so before the run. What was
-    told of a device is told again only after it was well, an Xid only after an hour without it.
+    It does not kill healthy runs: GPUs that are known not to be the run's are not judged. It only alerts for Xids that
+    a program can cause as well (13, 31, 43, 45, ...), for a row that waits to be remapped, for a device that is listed
+    no more, for an event of which nobody can say whose it is, and for what was so before the run. What was told of a
+    device is told again only after it was well, an Xid only after an hour without it.
     """
 
     name: ClassVar[str] = "hardware"
@@ -76,9 +96,9 @@ class Hardware:
 
         Per index, "ours.N" says whose it last was, "lost.N" counts samples without an answer, "gone.N" those without
         it, "ecc.N", "failed.N" and "pending.N" what it said last. "xid.DEVICE.CODE" is when it was told last.
-        ``part`` counts what was told.
+        ``part`` counts what was told. ``doubt`` is the sentence of a fault with which the steps still went on.
         """
-        return {"part": 0, "listed": [], "trouble": 0, "xids": 0}
+        return {"part": 0, "listed": [], "trouble": 0, "xids": 0, "doubt": None}
 
     def on_sample(self, sensed: Sensed, memory: Memory, /) -> Sequence[Verdict]:
         """Return a verdict for each new fault in this sample."""
@@ -93,7 +113,11 @@ class Hardware:
                 found += _faults(gpu, memory)
         found += _events(sample, sensed.active_s, memory)
         found += _absences(sample, memory)
-        return [self._verdict(sensed, one, memory) for one in found]
+        still = _stands_still(sensed)
+        weighed = [_weighed(one, sensed, memory, still=still) for one in found]
+        told = [self._verdict(sensed, one, memory) for one in weighed]
+        late = _grown(sensed, memory, still=still)
+        return told if late is None else [*told, self._verdict(sensed, late, memory)]
 
     def _verdict(self, sensed: Sensed, found: _Found, memory: Memory) -> Verdict:
         memory["part"] += 1
@@ -107,6 +131,39 @@ class Hardware:
             part=memory["part"] - 1,
             evidence=found.evidence,
         )
+
+
+def _stands_still(sensed: Sensed) -> bool:
+    """Say whether no step has come for so long that a fault may be the reason; before the first one nobody knows."""
+    least_s = max(STILL_S, STILL_STEPS * (sensed.step_s or 0.0), ANNOUNCED_S if sensed.phase is not None else 0.0)
+    return sensed.moved_s is None or sensed.moved_s >= least_s
+
+
+def _weighed(found: _Found, sensed: Sensed, memory: Memory, *, still: bool) -> _Found:
+    """Return a fault as an alert where the run goes on with it, and remember it for when that changes."""
+    if not found.broken or found.sure or still:
+        return found
+    memory["doubt"], memory["doubt_at"] = found.text, sensed.active_s
+    memory["doubt_device"], memory["doubt_xid"] = found.evidence.get("device"), found.evidence.get("xid")
+    return found._replace(broken=False, text=f"{found.text}; the steps go on")
+
+
+def _grown(sensed: Sensed, memory: Memory, *, still: bool) -> _Found | None:
+    """Return the fault with which the steps went on for a while, and now do not; it is forgotten if they do."""
+    text = memory.get("doubt")
+    if text is None:
+        return None
+    if not still:
+        if sensed.active_s - memory["doubt_at"] > DOUBT_S:
+            memory["doubt"] = None
+        return None
+    memory["doubt"] = None
+    evidence = {"device": memory["doubt_device"], "uuid": None, "bus_id": None, "xid": memory["doubt_xid"]}
+    return _Found(True, f"{text}; no step since {sensed.moved_s or 0.0:.0f} s", evidence)
+
+
+def _is_own(index: int | None, memory: Memory) -> bool:
+    return index is not None and memory.get(f"ours.{index}") is True
 
 
 def _named(gpu: Gpu) -> str:
@@ -133,7 +190,10 @@ def _faults(gpu: Gpu, memory: Memory) -> list[_Found]:
         memory[key] = SAMPLES if before + 1 >= least else before + 1
         if before >= SAMPLES or memory[key] < SAMPLES:
             return []
-        return [_Found(True, f"{_named(gpu)} is lost: {gpu.lost}", _of(gpu, lost=gpu.lost))]
+        sure = _definite(gpu.lost) and _is_own(gpu.index, memory)
+        return [_Found(True, f"{_named(gpu)} is lost: {gpu.lost}", _of(gpu, lost=gpu.lost), sure)]
+    if memory.get(key) and memory.get("doubt_device") == gpu.index and memory.get("doubt_xid") is None:
+        memory["doubt"] = None  # it answers again
     memory[key] = 0
     return [one for one in (_ecc(gpu, memory), _failed(gpu, memory), _pending(gpu, memory)) if one is not None]
 
@@ -193,7 +253,8 @@ def _events(sample: GpuSample, active_s: float, memory: Memory) -> list[_Found]:
         memory["xids"] += before is None
         memory[key] = max(xid.at, before or 0.0)
         if before is None or xid.at - before >= AGAIN_S:
-            found.append(_event(xid, gpu, certain=whose is True))
+            sure = xid.code in FATAL_XIDS and gpu is not None and _is_own(gpu.index, memory)
+            found.append(_event(xid, gpu, certain=whose is True)._replace(sure=sure))
     return found
 
 
