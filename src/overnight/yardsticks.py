@@ -137,7 +137,7 @@ def _tokens(values: dict[str, Any], origins: dict[str, str], warnings: list[str]
         if parts and values["tokens_per_step"] is None:
             missing = "batch" if batch is None else "seq-len"
             named = ", ".join(name.replace("_", "-") for name in parts)
-            warnings.append(f"{named} do not give the tokens of a step without {missing}")
+            warnings.append(f"the tokens of a step do not follow from {named} alone: give {missing} too")
         return
     micro, ranks = values["accumulate"] or 1, values["world_size"] or values["devices"]
     product = batch * length * micro * ranks

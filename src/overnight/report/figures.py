@@ -70,7 +70,6 @@ class Shares(NamedTuple):
 
 
 CLEAN = "wait for a step after the first 10 of an attempt"
-NO_RECOMPUTE = "give --recompute"
 GENERIC = "a wrong N, tokens of several devices over the peak of one, the peak of another dtype, or a wrong step time"
 
 
@@ -248,7 +247,8 @@ def _divisors(basis: Figures, spec: RunSpec, told: _Told, *, printed_tokens: boo
         _figure("devices", "devices", basis.devices, number(basis.devices), told.devices),
         _figure(
             "tokens_per_step", "tokens/step", basis.tokens_per_step, number(basis.tokens_per_step),
-            f"all devices together, {_from(told.origins, 'tokens_per_step', basis.tokens_source)}",
+            f"all devices together, {_from(told.origins, 'tokens_per_step', basis.tokens_source)}"
+            + ("; those printed with each step are used" if printed_tokens else ""),
             None if basis.tokens_per_step is not None else "printed with each step" if printed_tokens else needs.TOKENS,
         ),
     ]  # fmt: skip

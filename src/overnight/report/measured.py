@@ -51,7 +51,8 @@ def measured(
     devices = [gpu for gpu in (known.course.devices or {}).get("gpus") or () if isinstance(gpu, Mapping)]
     seen = peak_seen([dict(gpu) for gpu in devices], spec.dtype) if devices and spec.peak_tflops is None else None
     basis = figures_of(spec, seen)
-    printed = "tokens" in names or "tokens_total" in names
+    # A counter of all tokens leads only where the tokens of a step were not given.
+    printed = "tokens" in names or ("tokens_total" in names and basis.tokens_per_step is None)
     rates = "tokens_per_s" in names and "dt_s" not in names and good.productive_s is None and not printed
     speed = speeds(
         one, spec, known.origins, good, tokens=printed, rates=rates, useful=None if pacing is None else pacing.useful

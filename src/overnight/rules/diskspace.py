@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, span
+from overnight.rules import Memory
 from overnight.sensors import Disk, HostSample, Sensed
-from overnight.sensors.filling import Word, judged
+from overnight.sensors.filling import judged, outlook, size
 
 LOW: Final = 0.01
 """Part of the disk."""
@@ -22,8 +21,6 @@ LOW_INODES: Final = 1000
 """Files that can still be made; a disk without a number of its own for them says 0, which is none."""
 
 MOST_DISKS: Final = 8
-
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +72,8 @@ class DiskSpace:
         word, left_s = judged(memory, f"disk:{disk.mount}", at=at, free=disk.free, low=low)
         if word is None:
             return []
-        rest = f"{_size(disk.free)} free" + (f" of {_size(disk.total)}" if disk.total else "")
-        text = _text(word, _named(disk), left_s, at, rest)
+        rest = f"{size(disk.free)} free" + (f" of {size(disk.total)}" if disk.total else "")
+        text = outlook(word, _named(disk), left_s, at, rest)
         evidence = {"mount": disk.mount, "holds": list(disk.holds), "free": disk.free, "total": disk.total}
         full_at = None if left_s is None else at + left_s
         return [
@@ -112,20 +109,3 @@ class DiskSpace:
 def _named(disk: Disk) -> str:
     """Return a disk for a sentence: "the disk of log and checkpoints (/data)"."""
     return f"the disk of {' and '.join(disk.holds)} ({disk.mount})" if disk.holds else f"the disk {disk.mount}"
-
-
-def _text(word: Word, what: str, left_s: float | None, at: float, rest: str) -> str:
-    if word == "over":
-        return f"{what} is not filling up any more: {rest}"
-    if left_s is None:
-        return f"{what} is nearly full: {rest}"
-    when = datetime.fromtimestamp(at + left_s, UTC)
-    return f"{what} will be full in {span(left_s)}, at {when:%Y-%m-%d %H:%M}Z, if it goes on as it did: {rest}"
-
-
-def _size(size: float) -> str:
-    """Return a number of bytes for a sentence: 13421772800 -> "12.5 GiB"."""
-    unit = 0
-    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}" if size < 1000 else f"{size:.0f} {_UNITS[unit]}"

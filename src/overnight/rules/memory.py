@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, span
+from overnight.rules import Memory
 from overnight.sensors import Gpu, GpuSample, HostSample, Sensed
-from overnight.sensors.filling import Word, judged
+from overnight.sensors.filling import Word, judged, outlook, size
 
 WARM_UP_S: Final = 300.0
 """Seconds after the first step that are left out: caches, workers and allocators grow to what they need."""
 
 LOW: Final = 0.04
 """Part of the machine's memory; of a GPU none, for an allocator may take nearly all of it and be well."""
-
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,12 +70,12 @@ class MemoryCreep:
         word, left_s = judged(memory, "host", at=sample.at, free=free, low=LOW * total)
         if word is None:
             return ()
-        text = _text(word, "the machine's memory", left_s, sample.at, f"{_size(free)} of {_size(total)} are available")
+        text = outlook(word, "the machine's memory", left_s, sample.at, f"{size(free)} of {size(total)} are available")
         more = ""
         if sample.rss is not None:
-            more = f"; the run's processes hold {_size(sample.rss)}"
+            more = f"; the run's processes hold {size(sample.rss)}"
             if memory["rss"] is not None and sample.rss > memory["rss"]:
-                more += f", {_size(sample.rss - memory['rss'])} more than after the start"
+                more += f", {size(sample.rss - memory['rss'])} more than after the start"
         evidence = {"of": "host", "free": free, "total": total, "rss": sample.rss, "rss_before": memory["rss"]}
         return [self._verdict(sensed, word, text + more, evidence | {"left_s": left_s}, memory)]
 
@@ -92,8 +89,8 @@ class MemoryCreep:
         word, left_s = judged(memory, f"gpu{gpu.index}", at=at, free=free, low=0.0)
         if word is None:
             return ()
-        rest = f"{_size(free)} of {_size(gpu.memory_total)} are free"
-        text = _text(word, f"the memory of GPU {gpu.index}", left_s, at, rest)
+        rest = f"{size(free)} of {size(gpu.memory_total)} are free"
+        text = outlook(word, f"the memory of GPU {gpu.index}", left_s, at, rest)
         evidence = {"of": f"gpu{gpu.index}", "free": free, "total": gpu.memory_total, "left_s": left_s}
         return [self._verdict(sensed, word, text, evidence, memory)]
 
@@ -110,20 +107,3 @@ class MemoryCreep:
             part=memory["part"] - 1,
             evidence=evidence,
         )
-
-
-def _text(word: Word, what: str, left_s: float | None, at: float, rest: str) -> str:
-    if word == "over":
-        return f"{what} is not filling up any more: {rest}"
-    if left_s is None:
-        return f"{what} is nearly full: {rest}"
-    when = datetime.fromtimestamp(at + left_s, UTC)
-    return f"{what} will be full in {span(left_s)}, at {when:%Y-%m-%d %H:%M}Z, if it goes on as it did: {rest}"
-
-
-def _size(size: float) -> str:
-    """Return a number of bytes for a sentence: 13421772800 -> "12.5 GiB"."""
-    unit = 0
-    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}" if size < 1000 else f"{size:.0f} {_UNITS[unit]}"

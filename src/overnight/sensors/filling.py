@@ -1,15 +1,19 @@
 """What is free of a disk or a memory over a night: a course of bounded length, and how soon nothing will be left.
 
 Pure. A course is a flat list of numbers, so that it can be kept in a rule's memory; it is replaced, never changed.
-Which disk or memory it is, and what is said about it, may not enter here.
+Which disk or memory it is may not enter here.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, Literal
 
+from overnight.rules import span
 from overnight.sensors.forecast import Point, time_to_full
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 STRETCH_S: Final = 60.0
 """Seconds of the stretches of which the least free space is kept, as long as they are no more than MOST."""
@@ -108,3 +112,24 @@ def judged(memory: dict[str, Any], key: str, *, at: float, free: float, low: flo
         word = None
     memory.update({f"{key}.level": level, f"{key}.sure": sure, f"{key}.calm": calm})
     return word, left
+
+
+def outlook(word: Word, what: str, left_s: float | None, at: float, rest: str) -> str:
+    """Return a finding as a sentence: ``left_s`` seconds from ``at`` (since the epoch) until nothing is free.
+
+    ``what`` fills up, ``rest`` is what is free by now.
+    """
+    if word == "over":
+        return f"{what} is not filling up any more: {rest}"
+    if left_s is None:
+        return f"{what} is nearly full: {rest}"
+    when = datetime.fromtimestamp(at + left_s, UTC)
+    return f"{what} will be full in {span(left_s)}, at {when:%Y-%m-%d %H:%M}Z, if it goes on as it did: {rest}"
+
+
+def size(amount: float) -> str:
+    """Return a number of bytes for a sentence: 13421772800 -> "12.5 GiB"."""
+    unit = 0
+    while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.3g} {_UNITS[unit]}" if amount < 1000 else f"{amount:.0f} {_UNITS[unit]}"
