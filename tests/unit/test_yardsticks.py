@@ -309,7 +309,7 @@ def test_half_a_product_gives_nothing_and_says_so(place: Place) -> None:
     for flags, missing in (({"batch": "4"}, "seq-len"), ({"accumulate": "8", "seq_len": "10"}, "batch")):
         found = place.ask(**flags)
         assert found.spec.tokens_per_step is None
-        assert f"without {missing}" in found.warnings[0]
+        assert f"give {missing} too" in found.warnings[0]
     assert place.ask(accumulate="8", tokens_per_step="100").warnings == ()
     assert place.ask(seq_len="10").warnings == ()
 
