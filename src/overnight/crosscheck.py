@@ -29,8 +29,11 @@ def disagreements(meter: Meter, stated_params: tuple[float, str] | None = None) 
     return [one for one in found if one is not None]
 
 
-def impossible(meter: Meter, measure: Measure) -> str | None:
-    """Return what is wrong with an MFU above 100%, as far as it can be told from here; None where none is."""
+def impossible(meter: Meter, measure: Measure, wall: float | None = None) -> str | None:
+    """Return what is wrong with an MFU above 100%, as far as it can be told from here; None where none is.
+
+    ``wall``: the MFU over all time.
+    """
     found = {
         "MFU": measure.mfu,
         "MFU (avg)": measure.mfu_avg,
@@ -38,6 +41,7 @@ def impossible(meter: Meter, measure: Measure) -> str | None:
         "MFU with attention": measure.mfu_attention,
         "MFU with attention (avg)": measure.mfu_attention_avg,
         "HFU": measure.hfu,
+        "MFU over all time": wall,
     }
     above = {name: value for name, value in found.items() if value is not None and value > 1}
     if not above:

@@ -39,6 +39,9 @@ UNASKED_S = 1.0
 
 BESIDE = ("gpus", "gpu_trouble", "host", "sensors")
 
+SAME = 0.02
+"""Part of a peak by which two figures of one device may differ: some tables round."""
+
 SHOWN = (
     "index", "name", "utilisation", "memory_used", "memory_total", "temperature_c", "power_w", "power_limit_w",
     "sm_clock_mhz", "throttle", "ours", "lost",
@@ -207,8 +210,7 @@ class Instruments:
         """Take the peak and the price of the devices, where nobody has given them."""
         self.devices = told
         gpus = told["gpus"]
-        if self.spec.peak_tflops is None:
-            self.peak = peak_seen(gpus, self.spec.dtype)
+        self.peak = peak_seen(gpus, self.spec.dtype)
         # A price that was looked up is looked up anew: the run may be on more devices than were seen at first.
         priced = [values for values in self.facts.changes if "price" in values]
         looked_up = bool(priced) and priced[-1].get("price_source") is not None
@@ -244,11 +246,20 @@ class Instruments:
 
     def _disagreements(self) -> list[str]:
         """Return a sentence for what the driver says otherwise than the settings."""
-        count = len(self.devices.get("gpus") or [])
+        found, gpus = [], self.devices.get("gpus") or []
+        seen = None if self.peak is None else self.peak.flops
+        given = None if self.spec.peak_tflops is None else self.spec.peak_tflops * 1e12
+        if seen is not None and given is not None and abs(given - seen) > SAME * seen:
+            source = f"--gpu {self.spec.gpu}" if self.spec.gpu is not None else self.spec.peak_source or "--peak-tflops"
+            found.append(
+                f"the peak by {source} is {given / 1e12:g} TFLOP/s, and that of the device which the driver names "
+                f"({gpus[0]['name']}, {self.spec.dtype}) {seen / 1e12:g}; the former is used"
+            )
+        count = len(gpus)
         if count > 1 and count != self.spec.devices:
             said = f"the run is on {count} GPUs, and --devices says {self.spec.devices}"
-            return [f"{said}: MFU is over the peak of {self.spec.devices}"]
-        return []
+            found.append(f"{said}: MFU is over the peak of {self.spec.devices}")
+        return found
 
     def shown(self, at: float) -> dict[str, Any]:
         """Return what status shows of GPU and host at ``at`` (seconds since the epoch)."""

@@ -11,6 +11,7 @@ TOKENS: Final = "give --tokens-per-step, or --batch and --seq-len, or print toke
 TIME: Final = "print dt, or wait for a second line with a higher step"
 PARAMS: Final = "give --params, --config or --model"
 PEAK: Final = "give --gpu and --dtype, or --peak-tflops"
+DEVICE: Final = "give --gpu or --peak-tflops"
 SHAPE: Final = "give --layers, --seq-len and --width"
 PLAN: Final = "give --steps"
 LINE: Final = "wait for a progress line"
@@ -72,7 +73,7 @@ def _of_speed(name: str, figures: Mapping[str, float | None], meter: Stand, wait
     if "attention" in name and shapeless:
         found.append(given.attention_unknown or SHAPE)
     if "mfu" in name and meter.capacity is None:
-        found.append(given.peak_unknown or PEAK)
+        found.append(given.peak_unknown or (PEAK if given.dtype is None else DEVICE))
     if "flops_per_token" not in name:
         speed = "tokens_per_second" + "".join(end for end in ("_avg", "_clean") if name.endswith(end))
         if figures.get(speed) is None:

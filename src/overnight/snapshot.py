@@ -177,7 +177,7 @@ def _overall(
     return {
         **found,
         "disagreements": [*sensed.get("disagreements", ()), *crosscheck.disagreements(meter, monitor.hearing.stated)],
-        "mfu_trouble": crosscheck.impossible(meter, measure),
+        "mfu_trouble": crosscheck.impossible(meter, measure, found["mfu_wall"]),
         "cost_per_billion_tokens": cost_per_billion_tokens(spec.price, speed),
     }
 

@@ -35,6 +35,9 @@ MISSING = {
     "step": "no progress line has been read yet",
 }
 
+ASKS = ("give ", "print ", "wait ", "no progress")
+"""How a word begins that only says what was not given; any other one says what is wrong."""
+
 OVER = {
     "no progress line has been read yet": "no progress line was read",
     "wait for a progress line": "no progress line was read",
@@ -61,7 +64,7 @@ def figure_rows(one: Status) -> list[Row]:
     rows, lacking, flags = [], [], []
     for key, (label, text) in known.items():
         why = _why_unknown(one, key) if one[key] is None else ""
-        wanted = re.findall(r"--[a-z][a-z-]*", why)
+        wanted = re.findall(r"--[a-z][a-z-]*", why) if why.startswith(ASKS) else []
         if wanted:  # a line for each figure that nobody asked for would hide those that matter
             lacking.append(label)
             flags += wanted
@@ -189,7 +192,7 @@ def _gpu(gpu: dict[str, Any]) -> str:
     if isinstance(gpu.get("utilisation"), (int, float)):
         parts.append(f"{gpu['utilisation']:.0%} busy")
     if isinstance(gpu.get("memory_used"), int) and isinstance(gpu.get("memory_total"), int):
-        parts.append(f"{_gb(gpu['memory_used'])} of {_gb(gpu['memory_total'])} GB")
+        parts.append(f"{_gib(gpu['memory_used'])} of {_gib(gpu['memory_total'])} GiB")
     if isinstance(gpu.get("temperature_c"), (int, float)):
         parts.append(f"{gpu['temperature_c']:.0f} °C")
     if isinstance(gpu.get("power_w"), (int, float)):
@@ -209,14 +212,14 @@ def _host(host: dict[str, Any]) -> str:
         parts.append(f"CPU {host['cpu']:.0%}" + (f" of {cores}" if cores else ""))
     total, free = host.get("memory_total"), host.get("memory_available")
     if isinstance(total, int) and isinstance(free, int):
-        parts.append(f"{_gb(free)} of {_gb(total)} GB memory free")
+        parts.append(f"{_gib(free)} of {_gib(total)} GiB memory free")
     disks = [disk for disk in host.get("disks") or [] if isinstance(disk.get("free"), int)]
-    parts += [f"{_gb(disk['free'])} GB free on {harmless(str(disk.get('mount')))}" for disk in disks]
+    parts += [f"{_gib(disk['free'])} GiB free on {harmless(str(disk.get('mount')))}" for disk in disks]
     return ", ".join(parts)
 
 
-def _gb(amount: int) -> str:
-    return f"{amount / 1e9:.3g}"
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.3g}"
 
 
 def _silence(one: Status) -> list[Row]:
