@@ -342,6 +342,29 @@ def test_processes_say_whose_a_gpu_is(home: Home, stub: nvml.Stub) -> None:
     assert run.stop("--now").returncode in (0, 1)
 
 
+def test_a_gpu_that_is_seen_later_changes_the_price_and_nothing_that_was_set(
+    home: Home, stub: nvml.Stub, tmp_path: Path
+) -> None:
+    """A second rank may come to its device long after the first, and after the user has set a limit."""
+    del home.env["CUDA_VISIBLE_DEVICES"]
+    table = tmp_path / "prices.csv"
+    table.write_text("a100-80gb-sxm,1.5\n")
+    options = (*EVERY, *SIZED, "--price-table", str(table), "--peak-tflops", "989.4", "--devices", "2")
+    run = home.toy("grows", "--steps", "100000", "--dt", "0.05", options=options)
+    until(lambda: run.child() > 0, "the command runs")
+    stub.change(0, compute=[(run.child(), 20 << 30)])
+    until(lambda: run.facts("devices"), "the first device is noted")
+    assert home.call("set", "grows", "--max-hours", "5").returncode == 0
+    seen(run, lambda one: one["limits"]["max_hours"] == 5, "the limit is in force")
+    stub.change(1, compute=[(run.child(), 20 << 30)])
+    until(lambda: len(run.facts("devices")) == 2, "the second device is noted")
+    status = seen(run, lambda one: one["limits"]["price"] == 3.0, "two devices are paid for")
+    assert status["limits"]["max_hours"] == 5
+    (said,) = status["disagreements"]
+    assert said.startswith("the peak by --peak-tflops is 989.4 TFLOP/s, and that of the device which the driver names")
+    assert said.endswith("312; the former is used")
+
+
 def test_a_slice_of_a_gpu_is_no_whole_one(home: Home, stub: nvml.Stub) -> None:
     part = {
         "uuid": "MIG-0a0a0a0a-0000-4000-8000-000000000001",
