@@ -110,8 +110,18 @@ def test_what_is_not_known_is_said_to_be_unknown_and_what_to_do(name: str) -> No
 
 def test_an_unknown_name_comes_with_the_closest() -> None:
     assert match("NVIDIA L40 S").closest[:2] == ("l40", "l40s")
-    assert len(match("FooGPU 9000").closest) == 3
-    assert all(one in match("FooGPU 9000").said for one in match("FooGPU 9000").closest)
+    assert len(match("rtx-4092").closest) == 3
+    assert all(one in match("rtx-4092").said for one in match("rtx-4092").closest)
+
+
+@pytest.mark.parametrize("name", ["foo", "FooGPU 9000", "xyzzy"])
+def test_a_name_that_is_near_to_none_comes_without_any(name: str) -> None:
+    found = match(name)
+    assert (found.accelerator, found.closest) == (None, ())
+    assert found.said == f"'{name}' is in no row of the table; give --gpu with a name of the table, or --peak-tflops"
+
+
+def test_a_name_near_to_the_text_of_a_row() -> None:
     assert match("RTX A1000").closest[0].startswith("rtx-a")
     assert "'laptop' makes it another chip" in match("NVIDIA GeForce RTX 4090 Laptop GPU").said
 

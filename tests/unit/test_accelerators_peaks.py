@@ -77,7 +77,7 @@ def test_only_the_16_bit_peaks_were_read_in_enough_places() -> None:
     [
         ("a100", None, "give --dtype"), ("h100", "bf16", "h100-sxm or h100-pcie"), ("v100-sxm2", "bf16", "has no bf16"),
         ("t4", "bf16", "fp16 65"), ("t4", "tf32", "has no tf32"), ("a100", "fp8", "has no fp8"),
-        ("Apple M1", "fp16", "no 16-bit peak is published"), ("FooGPU 9000", "bf16", "closest names"),
+        ("Apple M1", "fp16", "no 16-bit peak is published"), ("rtx-4092", "bf16", "closest names"),
         ("a100", "nonsense", "has no nonsense"), ("cpu", "fp32", "CPU"), ("mi355x", "tf32", "has no tf32"),
     ],
 )  # fmt: skip

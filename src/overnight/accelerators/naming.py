@@ -22,6 +22,8 @@ from overnight.accelerators.table import ENTRIES, Reading, readings
 
 _MAY_DIFFER: Final = (0.9, 1.1)
 """Reported over nominal memory: GiB for GB, and what ECC and firmware keep."""
+_ALIKE: Final = 0.6
+"""A name that has less in common with another is not near to it."""
 _CPU: Final = re.compile(
     r"\b(?:cpu|xeon|epyc|ryzen|threadripper|core(?:\(tm\))? (?:ultra |i)[3579]|x86_64|aarch64|neoverse)\b",
     re.IGNORECASE,
@@ -164,18 +166,20 @@ def _strange(spelled: Spelled, found: Sequence[Reading]) -> Match:
     if near and near[0].strange & VARIANTS:
         word = " ".join(one for one in spelled.tokens if one in near[0].strange)
         said = f"'{spelled.shown}' is no {near[0].entry.row.name}: '{word}' makes it another chip, which has no row"
-    return Match(said=f"{said}; closest names: {', '.join(keys)}; {_HOW}", closest=keys)
+    closest = f"; closest names: {', '.join(keys)}" if keys else ""
+    return Match(said=f"{said}{closest}; {_HOW}", closest=keys)
 
 
 def _closest(spelled: Spelled) -> list[str]:
-    """Return the keys that look most like a name, best first; there are always some."""
+    """Return the keys that look most like a name, best first; none where nothing does."""
     letters = "".join(spelled.tokens)[:80]
     scores: dict[str, float] = {}
     for entry in ENTRIES:
         for other in (entry.row.key, *entry.models):
             ratio = difflib.SequenceMatcher(None, letters, other.replace(" ", "").replace("-", "")).ratio()
             scores[entry.row.key] = max(ratio, scores.get(entry.row.key, 0.0))
-    return sorted(scores, key=lambda key: (-scores[key], key))[:3]
+    alike = [key for key, score in scores.items() if score >= _ALIKE]
+    return sorted(alike, key=lambda key: (-scores[key], key))[:3]
 
 
 def _by_arch(spelled: Spelled, arch: str, units: int | None, memory_gb: float | None) -> Match:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from overnight.accelerators import Accelerator, DevicePeak, Match, Peak
+from overnight.accelerators import DTYPES, Accelerator, DevicePeak, Match, Peak
 
 _TERA: Final = 1e12
 _SPELLINGS: Final = {
@@ -23,7 +23,7 @@ def peak_of(match: Match, dtype: str | None) -> DevicePeak:
     row = match.accelerator
     if row is None:
         return DevicePeak(flops=None, source=match.said, dtype=dtype)
-    has = ", ".join(f"{_SHOWN.get(one.dtype, one.dtype)} {one.dense:.6g}" for one in row.peaks)
+    has = _offered(row)
     if dtype is None:
         return DevicePeak(flops=None, source=f"the peak of {row.name} depends on the dtype: give --dtype ({has})")
     wanted = dtype.strip().lower().removeprefix("torch.")
@@ -38,6 +38,14 @@ def peak_of(match: Match, dtype: str | None) -> DevicePeak:
         sparse_flops=None if peak.sparse is None else peak.sparse * match.share * _TERA,
         confidence=_confidence(row, wanted),
     )
+
+
+def _offered(row: Accelerator) -> str:
+    """Return the peaks of a device: those that ``--dtype`` takes, and apart from them what else the table has."""
+    told = {one.dtype: f"{_SHOWN.get(one.dtype, one.dtype)} {one.dense:.6g}" for one in row.peaks}
+    taken = ", ".join(said for dtype, said in told.items() if dtype in DTYPES)
+    others = ", ".join(said for dtype, said in told.items() if dtype not in DTYPES)
+    return "; ".join(one for one in (taken, f"also in the table: {others}" if others else "") if one)
 
 
 def _has_not(row: Accelerator, dtype: str, has: str) -> str:
@@ -58,10 +66,10 @@ def _source(row: Accelerator, peak: Peak, match: Match) -> str:
         scaled += f", {peak.dense:.6g} * {match.share:.4f}"
     if match.said:
         scaled += f" ({match.said})"
-    unused = [f"sparse {peak.sparse:.6g}"] if peak.sparse is not None else []
+    unused = [f"sparse {peak.sparse * match.share:.6g}"] if peak.sparse is not None else []
     others = ("bf16", "fp16_fp16acc") if peak.dtype in ("fp32", "tf32") else ("fp32", "fp16_fp16acc")
     unused += [
-        f"{_SHOWN.get(one.dtype, one.dtype)} {one.dense:.6g}"
+        f"{_SHOWN.get(one.dtype, one.dtype)} {one.dense * match.share:.6g}"
         for one in row.peaks
         if one.dtype in others and one.dtype != peak.dtype
     ]

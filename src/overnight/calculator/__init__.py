@@ -19,6 +19,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tokens_per_second`` is over clean steps if ``clean`` (the first ones after a start are left out, and those with an
     evaluation, a save or a compile before them), otherwise over all; ``tokens_source`` says of what it was made.
+    ``tokens_per_step`` are those that the log prints with its steps, where they lead.
     ``printed_tokens_per_second`` is the program's own figure, ``printed_per_device`` that it was of one.
     ``useful_tokens_per_second`` leaves padding out. ``stepping`` is the part of the wall clock that the steps took.
     ``median_s`` and ``slow_s`` are the middle and the 95th percentile of the clean step times. ``data_wait`` is the
@@ -32,6 +33,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float | None = None
     tokens_source: str = ""
     tokens_per_second_all: float | None = None
+    tokens_per_step: float | None = None
     clean: bool = False
     step_s: float | None = None
     printed_tokens_per_second: float | None = None

@@ -16,10 +16,10 @@ from overnight.calculator.doubts import impossible
 from overnight.calculator.numbers import percent
 from overnight.calculator.reading import read
 from overnight.calculator.size import printed
-from overnight.calculator.speed import Speed, speed_of
+from overnight.calculator.speed import NEEDS_TOKENS, Speed, speed_of
 from overnight.calculator.working import Sums, cost_of, possible, rate_of, vocabulary, working
 from overnight.flops import FlopsFigure
-from overnight.flops.conventions import all_of, figure_of, headline, with_attention, with_recompute
+from overnight.flops.conventions import all_of, figure_of, headline, known, with_attention, with_recompute
 
 NEEDS_PARAMS = "give --params, --config or --model"
 
@@ -29,6 +29,9 @@ def answer(question: Question) -> Answer:
 
     ValueError, one sentence, for a convention that does not exist, or one of what the hardware computes again.
     """
+    if known(question.convention).kind == "hardware":  # refused without any count too
+        message = f"{question.convention} counts what is computed again: that is HFU, and no convention of MFU"
+        raise ValueError(message)
     speed, device, counts = speed_of(question), peak_for(question), question.counts
     figures: list[FlopsFigure] = []
     chosen = attention = None
@@ -67,14 +70,14 @@ def answer(question: Question) -> Answer:
 
 def _inputs(question: Question, speed: Speed, device: Known) -> Answer:
     """Return what is known before FLOPs are counted: speed, device, vocabulary, money, and what disagrees there."""
-    known, size = question.evidence, vocabulary(question)
-    said = printed(question.counts, known, speed.devices)
+    evidence, size = question.evidence, vocabulary(question)
+    said = printed(question.counts, evidence, speed.devices)
     return Answer(
         tokens_per_step=speed.tokens_per_step,
-        step_s=question.dt_s if known is None or question.dt_s is not None else known.step_s,
+        step_s=question.dt_s if evidence is None or question.dt_s is not None else evidence.step_s,
         tokens_per_second=speed.tokens_per_second,
         tokens_source=speed.source,
-        useful_tokens_per_second=None if known is None else known.useful_tokens_per_second,
+        useful_tokens_per_second=None if evidence is None else evidence.useful_tokens_per_second,
         devices=speed.devices,
         gpu=device.name,
         dtype=question.dtype,
@@ -128,11 +131,14 @@ def _unknown(question: Question, speed: Speed, device: Known, chosen: FlopsFigur
     fast = [] if speed.tokens_per_second is not None else [speed.needs]
     counted = [] if chosen is not None else [_needs_flops(question)]
     high = [] if device.flops is not None else [device.needs or NEEDS_PEAK]
+    needs["tokens_per_step"] = [] if speed.tokens_per_step is not None else [NEEDS_TOKENS]
     needs["tokens_per_second"] = fast
     needs["flops_per_token"] = counted
     needs["tflops"] = [*counted, *fast]
     needs["peak_flops"] = high
     needs["mfu"] = [*counted, *fast, *high]
+    needs["mfu_attention"] = [*_needs_attention(question), *fast, *high]
+    needs["hfu"] = [*_needs_recompute(question), *fast, *high]
     needs["ln_vocab"] = [] if vocabulary(question) is not None else ["give --vocab-size, --config or --model"]
     needs["cost_per_billion_tokens"] = [*([] if question.price is not None else ["give --price"]), *fast]
     return {name: "; ".join(dict.fromkeys(said)) for name, said in needs.items() if said}
@@ -143,6 +149,26 @@ def _needs_flops(question: Question) -> str:
         return NEEDS_PARAMS
     found = figure_of(question.convention, question.counts, seq_len=question.seq_len, target_len=question.target_len)
     return found if isinstance(found, str) else NEEDS_PARAMS
+
+
+def _needs_attention(question: Question) -> list[str]:
+    if question.counts is None:
+        return [NEEDS_PARAMS]
+    key = "palm" if question.counts.encoder_decoder is None else "encoder-decoder"
+    found = figure_of(key, question.counts, seq_len=question.seq_len, target_len=question.target_len)
+    return [found] if isinstance(found, str) else []
+
+
+def _needs_recompute(question: Question) -> list[str]:
+    if question.recompute == "none":
+        return ["give --recompute selective or full, where activations are computed again"]
+    if question.counts is None:
+        return [NEEDS_PARAMS]
+    if with_recompute(question.counts, question.seq_len, question.recompute, beside=question.convention) is not None:
+        return []
+    key = f"hfu-{question.recompute}"
+    found = figure_of(key, question.counts, seq_len=question.seq_len, recompute=question.recompute)
+    return [found] if isinstance(found, str) else []
 
 
 def _over_the_table(question: Question, found: Answer, device: Known) -> list[str]:
@@ -156,15 +182,15 @@ def _over_the_table(question: Question, found: Answer, device: Known) -> list[st
 
 def _printed_mfu(question: Question, found: Answer) -> list[str]:
     """Return what is to be said of the MFU that a log prints: by which peak it may have been divided."""
-    known = question.evidence
-    if known is None or known.printed_mfu is None or found.mfu is None:
+    evidence = question.evidence
+    if evidence is None or evidence.printed_mfu is None or found.mfu is None:
         return []
     ours = found.mfu_attention if found.mfu_attention is not None else found.mfu
     low, high = sorted((found.mfu, ours))
-    if low * 0.95 <= known.printed_mfu <= high * 1.05:
+    if low * 0.95 <= evidence.printed_mfu <= high * 1.05:
         return []
-    said = f"MFU: the log prints {percent(known.printed_mfu)}, by its own count and peak"
+    said = f"MFU: the log prints {percent(evidence.printed_mfu)}, by its own count and peak"
     if found.peak_flops is not None:
-        implied = ours * found.peak_flops / known.printed_mfu
+        implied = ours * found.peak_flops / evidence.printed_mfu
         said += f"; it is ours over a peak of about {implied / 1e12:,.0f} TFLOP/s"
     return [said]

@@ -10,14 +10,15 @@ from math import ceil
 from overnight.accelerators import DTYPES
 from overnight.calculator import Impossible, Question
 from overnight.calculator.device import Known
-from overnight.calculator.numbers import peak, percent, whole
-from overnight.calculator.speed import Speed
+from overnight.calculator.numbers import near, peak, percent, whole
+from overnight.calculator.speed import Speed, devices_of, printed_tokens_lead, tokens_of_batch
 from overnight.flops import FlopsFigure
 
 
 def impossible(question: Question, ratio: float, figure: FlopsFigure, speed: Speed, device: Known) -> Impossible:
     """Return what was checked of a result of ``ratio`` (above 1), the likeliest first."""
     reasons = [
+        *_ranks(question, ratio),
         *_devices(question, ratio, speed),
         *_model(question, ratio, figure),
         *_steps(question, ratio),
@@ -26,6 +27,20 @@ def impossible(question: Question, ratio: float, figure: FlopsFigure, speed: Spe
     if not reasons:
         reasons.append("the step time may end before the GPU has done its work (no synchronisation), or be of less")
     return Impossible(ratio=ratio, reasons=tuple(reasons))
+
+
+def _ranks(question: Question, ratio: float) -> list[str]:
+    """Return that the accumulation may be of all ranks together, where the tokens were made with it."""
+    made, accumulate = tokens_of_batch(question), question.accumulate or 1
+    ranks = question.world_size or devices_of(question)[0]
+    if made is None or question.tokens_per_second is not None or printed_tokens_lead(question):
+        return []
+    if question.tokens_per_step is not None and not near(question.tokens_per_step, made[0], 1e-9):
+        return []
+    if ranks == 1 or accumulate % ranks or ratio / ranks > 1:
+        return []
+    each = accumulate // ranks
+    return [f"accumulate {accumulate:,} may be for all ranks (nanoGPT): {each:,} each, {percent(ratio / ranks)}"]
 
 
 def _devices(question: Question, ratio: float, speed: Speed) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import inf
 
 from overnight.events import Record
+from overnight.meter import Meter
 
 FIRST_STEPS = 10
 """So many steps after a start compile, fill caches and allocate."""
@@ -146,3 +147,17 @@ class Observed:
     def mfu(self) -> float | None:
         """The mean MFU (a fraction) that clean lines print."""
         return self._mfu / self._mfus if self._mfus else None
+
+
+def printed_tokens(meter: Meter) -> float | None:
+    """Return the tokens of one step as the log prints them, where these lead over what was given; None otherwise.
+
+    Of the latest steps on average: the last batch of an epoch may be a small one.
+    """
+    told, speed, step_s = meter.pace.told, meter.speed, meter.step_s
+    if told is None or not told[1]:
+        return None
+    if speed is None or step_s is None or meter.advance.share > 1:
+        return told[0]
+    mean = speed * step_s
+    return told[0] if abs(mean - told[0]) <= 1e-6 * told[0] else float(round(mean))

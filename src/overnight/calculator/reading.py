@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from overnight.calculator import Answer, Evidence, Question
 from overnight.calculator.numbers import percent, whole
-from overnight.calculator.published import Published, family_of, published
+from overnight.calculator.published import PUBLISHED, Published, family_of, published
+from overnight.calculator.speed import printed_tokens_lead
 
 DATA_WAIT = 0.05
 EVALUATION = 0.05
@@ -22,6 +23,8 @@ THROTTLED = 0.02
 SMALL_S = 0.01
 """A micro-step that needs less than this at the peak is short beside the launches of its hundreds of kernels."""
 LONG = 0.25
+SUSPICIOUS = 0.65
+"""An MFU, with attention where that is known, above what anybody has published for training."""
 
 
 def read(question: Question, found: Answer) -> list[str]:
@@ -29,14 +32,16 @@ def read(question: Question, found: Answer) -> list[str]:
     if found.impossible is not None:
         return []
     said = _typical(found) if found.mfu is not None else []
-    known = question.evidence
+    known, odd = question.evidence, _suspicious(question, found)
+    if odd is not None:
+        said.append(odd)
     culprits = [*([] if known is None else _of_run(known)), *_small(question, found)]
     if culprits:
         said.append(f"look first at {culprits[0].what}")
         said += [f"then at {one.what}" for one in culprits[1:]]
-    elif known is not None and found.tokens_per_second is not None:
+    elif known is not None and found.tokens_per_second is not None and odd is None:
         said.append(_nothing_found(known))
-    if found.mfu is not None and known is None:
+    if found.mfu is not None and known is None and odd is None:
         said.append(
             "nothing is known here of a run: `overnight mfu RUN` or `overnight mfu LOG` reads its waits for data, "
             "step times, evaluations and GPU samples, and says what to profile first"
@@ -90,6 +95,28 @@ def _row(one: Published) -> str:
 
 def _range(low: float, high: float) -> str:
     return f"{low * 100:.0f}%" if low == high else f"{low * 100:.0f} to {high * 100:.0f}%"
+
+
+def _suspicious(question: Question, found: Answer) -> str | None:
+    """Return that a result is above what anybody has published, and what to check; None where it is not."""
+    if found.mfu is None:
+        return None
+    mine = found.mfu if found.mfu_attention is None else found.mfu_attention
+    over = any(one.impossible and one.key in ("palm", "encoder-decoder") for one in found.alternatives)
+    if mine <= SUSPICIOUS and not over:
+        return None
+    said = "with attention it is above 100%, which cannot be" if over else f"{percent(mine)} is suspicious"
+    most = max(one.high for one in PUBLISHED)
+    counts = found.counts
+    size = "" if counts is None else f" ({whole(counts.active or counts.total)})"
+    tokens = "" if found.tokens_per_step is None else f" ({whole(found.tokens_per_step)})"
+    step_s = question.dt_s if question.dt_s is not None else found.step_s
+    time = "" if step_s is None else f" ({step_s:.4g} s)"
+    return (
+        f"{said}: nothing that is published here for training is above {most:.0%}. Check before anything else N{size}, "
+        f"the tokens of a step{tokens}, a step time{time} that ends before the device is done (no synchronisation), "
+        f"and the number of devices ({found.devices:,})"
+    )
 
 
 # -- what to look at first ---------------------------------------------------------------------------------------------
@@ -162,7 +189,7 @@ def _small(question: Question, found: Answer) -> Iterator[Culprit]:
 
 
 def _micro_tokens(question: Question, found: Answer) -> float | None:
-    if question.batch is not None and question.seq_len is not None:
+    if question.batch is not None and question.seq_len is not None and not printed_tokens_lead(question):
         return float(question.batch * question.seq_len)
     if found.tokens_per_step is None:
         return None

@@ -51,6 +51,12 @@ def tokens_of_batch(question: Question) -> tuple[float, str] | None:
     return tokens, said
 
 
+def printed_tokens_lead(question: Question) -> bool:
+    """Say whether the tokens of a step are those that a log prints: they lead but beside a time given by hand."""
+    known = question.evidence
+    return known is not None and known.tokens_per_step is not None and question.dt_s is None
+
+
 def speed_of(question: Question) -> Speed:
     """Return the speed. --tokens-per-second leads, then tokens per step over --dt, then what the run tells."""
     devices, _ = devices_of(question)
@@ -91,7 +97,12 @@ def speed_of(question: Question) -> Speed:
 
 def _tokens_per_step(question: Question) -> tuple[float | None, list[Line], list[str]]:
     made = tokens_of_batch(question)
-    given = question.tokens_per_step
+    given, known = question.tokens_per_step, question.evidence
+    if printed_tokens_lead(question) and known is not None and known.tokens_per_step is not None:
+        source = f"as the {known.kind} {known.name} prints them" if known.kind == "log" else "as its log prints them"
+        result = whole(known.tokens_per_step)
+        line = Line(name="tokens_per_step", label="tokens per step", result=result, source=source)
+        return known.tokens_per_step, [line], []
     if given is not None:
         line = Line(
             name="tokens_per_step",

@@ -123,6 +123,7 @@ def _model(sums: Sums) -> list[Line]:
     return [
         Line(name="params", label="parameters", result=f"{counts.total:,}", source=counts.source),
         *(Line(name=name, label=label, result=f"{value:,}") for name, label, value in own if value is not None),
+        *(Line(name="note", label="  note", result=note) for note in counts.notes),
     ]
 
 
@@ -134,14 +135,15 @@ def _flops(sums: Sums) -> list[Line]:
     if attention is not None and attention.flops_per_token != chosen.flops_per_token:
         beyond = attention.flops_per_token - chosen.flops_per_token
         lines.append(_flops_line("flops_per_token_attention", "  with attention", attention))
-        lines.append(
-            Line(
-                name="attention",
-                label="  the difference",
-                working=f"{whole(attention.flops_per_token)} - {whole(chosen.flops_per_token)}",
-                result=f"{whole(beyond)} FLOPs/token",
+        if beyond > 0:  # below it the two count other tokens, as of an encoder-decoder, and it is no attention
+            lines.append(
+                Line(
+                    name="attention",
+                    label="  the difference",
+                    working=f"{whole(attention.flops_per_token)} - {whole(chosen.flops_per_token)}",
+                    result=f"{whole(beyond)} FLOPs/token",
+                )
             )
-        )
     if sums.rate.tflops is not None and speed.tokens_per_second is not None:
         over = "" if speed.devices == 1 else f" / {speed.devices:,} devices"
         lines.append(

@@ -158,7 +158,8 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
         "peak_tflops": (number, "a number above zero such as 312"),
         "price": (price, "a price such as 2.49/h or 60/day"),
         "config": (path_text, "a path"),
-        **dict.fromkeys(("model", "nanogpt", "gpu", "convention"), (text, "text")),
+        **dict.fromkeys(("model", "nanogpt", "convention"), (text, "text")),
+        "gpu": (text, "a name such as h100-pcie"),
         "dtype": (_dtype, "a dtype"),
         "recompute": (_recompute, "one of none, selective, full"),
     }

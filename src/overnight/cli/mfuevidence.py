@@ -14,7 +14,7 @@ import msgspec
 from overnight import client, wiring
 from overnight.calculator import Evidence
 from overnight.calculator.busyness import Busyness
-from overnight.calculator.observed import Observed
+from overnight.calculator.observed import Observed, printed_tokens
 from overnight.crosscheck import disagreements
 from overnight.folder import RunFolder
 from overnight.monitor import Monitor
@@ -101,13 +101,14 @@ def _read(log: Told, spec: RunSpec) -> tuple[Evidence, tuple[str, ...]]:
     best = clean or every or measure.tokens_per_second
     share = meter.useful.share()
     done = None if log.wall_s is None else whole(meter, log.wall_s)
-    told = monitor.hearing.stated
+    told, printed = monitor.hearing.stated, printed_tokens(meter)
     evidence = Evidence(
         kind=log.kind,
         name=log.name,
         tokens_per_second=best,
-        tokens_source=_tokens_words(spec, meter.prints_dt),
+        tokens_source=_tokens_words(spec, meter.prints_dt, printed=printed),
         tokens_per_second_all=every,
+        tokens_per_step=printed,
         clean=clean is not None,
         step_s=measure.dt_s,
         printed_tokens_per_second=meter.said_tokens_per_s(),
@@ -141,8 +142,9 @@ def _feed(monitor: Monitor, observed: Observed, log: Told) -> None:
             observed.take(entry.record)
 
 
-def _tokens_words(spec: RunSpec, prints_dt: bool) -> str:  # noqa: FBT001 - one fact, named at the only call
-    tokens = "tokens as printed" if spec.tokens_per_step is None else f"{spec.tokens_per_step:,.0f} tokens a step"
+def _tokens_words(spec: RunSpec, prints_dt: bool, *, printed: float | None) -> str:  # noqa: FBT001 - one fact
+    told = printed is not None or spec.tokens_per_step is None
+    tokens = "tokens as printed" if told else f"{spec.tokens_per_step:,.0f} tokens a step"
     return f"{tokens}, {'step times as printed' if prints_dt else 'times by the arrival of lines, or rates as printed'}"
 
 

@@ -45,6 +45,8 @@ _SHOWN_UNKNOWN = (
 
 
 def _line(line: Line) -> Iterable[str]:
+    if line.name == "note":  # a sentence, perhaps with names out of a file
+        return _hanging(line.label, harmless(line.result))
     result = line.result.replace(" ", TIED)
     said = f"{line.working} = {result}" if line.working else result
     return _hanging(line.label, f"{said}  ({harmless(line.source)})" if line.source else said)

@@ -58,6 +58,9 @@ def of_subject(what: str | None, asked: Mapping[str, Any], *, per_device: bool) 
             print(f"overnight: {text}", file=sys.stderr)
     question = _joined(spec, origins, asked, per_device=per_device, run=isinstance(subject, RunFolder))
     found = gathered(subject, _as_measured(spec, question))
+    if question.dt_s is not None and question.tokens_per_step is not None:  # what was given leads beside that time
+        told = [one.replace("; the latter is used", "; with --dt the former is used") for one in found.remarks]
+        found = found._replace(remarks=tuple(told))
     return _with_gpus(msgspec.structs.replace(
         question, evidence=found.evidence, remarks=(*question.remarks, *found.remarks)
     ), found)  # fmt: skip

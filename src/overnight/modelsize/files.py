@@ -7,6 +7,7 @@ any network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +106,8 @@ class _Counting:
         try:
             return from_config(value, source=str(path), **self.options)
         except ConfigError as error:
-            raise UsageError(f"{path} does not say how large its model is: {error}; give --params") from None
+            said = re.sub(r"; give --params(?: instead)?$", "", str(error))
+            raise UsageError(f"{path} does not say how large its model is: {said}; give --params") from None
 
     def both(self, path: Path, names: list[str]) -> Counts:
         """A folder with a config: its weights are compared with it, or lead where the config is of no known kind."""

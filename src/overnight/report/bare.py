@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from overnight.batches import Batch, Entry
+from overnight.calculator.observed import printed_tokens
 from overnight.causes import classify, describe
 from overnight.crosscheck import disagreements, impossible
 from overnight.errors import UsageError
@@ -155,6 +156,7 @@ def _one(
         "tokens_per_second_avg": measure.tokens_per_second_avg,
         "tokens_per_second_clean": measure.tokens_per_second_clean,
         "disagreements": disagreements(monitor.meter, monitor.hearing.stated),
+        "tokens_per_step": printed_tokens(monitor.meter) or spec.tokens_per_step,
         "mfu_trouble": impossible(monitor.meter, measure),
         "started_at": None if began is None else utc(began),
         "ended_at": None if ended is None else utc(ended),

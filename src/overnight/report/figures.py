@@ -129,19 +129,21 @@ def figures(
     speed: Speeds,
     *,
     printed_tokens: bool,
+    tokens: float | None = None,
     reason: str = GENERIC,
 ) -> list[Figure]:
     """Return all of them, in the order in which they are shown.
 
-    ``origins`` says where each setting came from, ``printed_tokens`` that lines tell the tokens of a step, ``reason``
-    why a share above 100% is likely to have come out.
+    ``origins`` says where each setting came from, ``printed_tokens`` that lines tell the tokens of a step, ``tokens``
+    how many if that is known, ``reason`` why a share above 100% is likely to have come out.
     """
     known = shares(basis, speed)
     told = _Told(basis, spec, origins, reason)
     return [
         *_rates(good, speed),
         *_of_mfu(basis, speed, known, told, good),
-        *_divisors(basis, spec, told, printed_tokens=printed_tokens),
+        *_divisors(basis, spec, told),
+        _tokens_figure(basis, told, printed_tokens=printed_tokens, tokens=tokens),
     ]
 
 
@@ -226,12 +228,12 @@ def _of_mfu(basis: Figures, speed: Speeds, known: Shares, told: _Told, good: Goo
     return found
 
 
-def _divisors(basis: Figures, spec: RunSpec, told: _Told, *, printed_tokens: bool) -> list[Figure]:
+def _divisors(basis: Figures, spec: RunSpec, told: _Told) -> list[Figure]:
     """Return what was divided by, and where each came from."""
     headline, attention = flops_of(basis)
-    found = [
-        _figure("params", "parameters", basis.params, number(basis.params), told.params, needs.PARAMS),
-    ]
+    notes = () if spec.counts is None else spec.counts.notes
+    said = "; ".join((told.params, *(f"note: {note}" for note in notes)))
+    found = [_figure("params", "parameters", basis.params, number(basis.params), said, needs.PARAMS)]
     active = None if spec.counts is None else spec.counts.active
     if active is not None and active != basis.params:
         found.append(_figure("params_active", "active parameters", active, number(active), "those that one token uses"))
@@ -245,14 +247,22 @@ def _divisors(basis: Figures, spec: RunSpec, told: _Told, *, printed_tokens: boo
             "peak_flops", "peak", basis.peak_flops, f"{_peak(basis)} TFLOP/s", dense, basis.peak_unknown or needs.PEAK
         ),
         _figure("devices", "devices", basis.devices, number(basis.devices), told.devices),
-        _figure(
-            "tokens_per_step", "tokens/step", basis.tokens_per_step, number(basis.tokens_per_step),
-            f"all devices together, {_from(told.origins, 'tokens_per_step', basis.tokens_source)}"
-            + ("; those printed with each step are used" if printed_tokens else ""),
-            None if basis.tokens_per_step is not None else "printed with each step" if printed_tokens else needs.TOKENS,
-        ),
-    ]  # fmt: skip
+    ]
     return found
+
+
+def _tokens_figure(basis: Figures, told: _Told, *, printed_tokens: bool, tokens: float | None) -> Figure:
+    """Return the tokens of a step: as lines print them, where they do, otherwise as given."""
+    given, name, label = basis.tokens_per_step, "tokens_per_step", "tokens/step"
+    source = _from(told.origins, name, basis.tokens_source)
+    if printed_tokens and tokens is not None:
+        beside = (
+            "" if given is None or abs(given - tokens) <= 1e-6 * given else f"; {number(given)} {source} is not used"
+        )
+        return _figure(name, label, tokens, number(tokens), f"all devices together, as the log prints them{beside}")
+    printed = "; those printed with each step are used" if printed_tokens else ""
+    wanted = None if given is not None else "printed with each step" if printed_tokens else needs.TOKENS
+    return _figure(name, label, given, number(given), f"all devices together, {source}{printed}", wanted)
 
 
 def _share(name: str, label: str, value: float | None, provenance: str, told: _Told, *needed: str | None) -> Figure:

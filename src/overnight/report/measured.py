@@ -17,6 +17,7 @@ from overnight.report.known import Known
 from overnight.report.meaning import Meaning, meaning
 from overnight.report.money import costs
 from overnight.report.pacing import Pacing
+from overnight.report.units import finite
 from overnight.sizing import figures_of, peak_seen
 from overnight.spec import RunSpec
 
@@ -57,12 +58,20 @@ def measured(
     speed = speeds(
         one, spec, known.origins, good, tokens=printed, rates=rates, useful=None if pacing is None else pacing.useful
     )
-    evidence = _evidence(known, good, pacing, speed, gpus)
+    tokens = _printed_tokens(one, spec) if printed else None
+    evidence = _evidence(known, good, pacing, speed, gpus, tokens_per_step=tokens)
     told = meaning(spec, basis, known.origins, evidence, devices, records=records)
     reasons = _reasons(one, told) if shares(basis, speed).above is not None else []
     return Measured(
         figures=figures(
-            basis, spec, known.origins, good, speed, printed_tokens=printed, reason=(reasons or [GENERIC])[0]
+            basis,
+            spec,
+            known.origins,
+            good,
+            speed,
+            printed_tokens=printed,
+            tokens=tokens,
+            reason=(reasons or [GENERIC])[0],
         ),
         cost=_costs(known, good, speed.wall),
         disagreements=_disagreements(one, spec, devices, told),
@@ -72,7 +81,24 @@ def measured(
     )
 
 
-def _evidence(known: Known, good: Goodput, pacing: Pacing | None, speed: Speeds, gpus: Mapping[str, Any]) -> Evidence:
+def _printed_tokens(one: Mapping[str, Any], spec: RunSpec) -> float | None:
+    """Return the tokens of a step where lines print them: of the latest steps on average, if those are known."""
+    last, speed, step_s = (finite(one.get(name)) for name in ("tokens_per_step", "tokens_per_second", "dt"))
+    if speed is None or step_s is None or (spec.accumulate or 1) > 1:
+        return last
+    mean = speed * step_s
+    return last if last is not None and abs(mean - last) <= 1e-6 * last else float(round(mean))
+
+
+def _evidence(
+    known: Known,
+    good: Goodput,
+    pacing: Pacing | None,
+    speed: Speeds,
+    gpus: Mapping[str, Any],
+    *,
+    tokens_per_step: float | None,
+) -> Evidence:
     printed = good.told.startswith("step times as printed")
     stepped_s = None if good.productive_s is None else good.productive_s + (good.lost_s or 0.0)
     return Evidence(
@@ -81,6 +107,7 @@ def _evidence(known: Known, good: Goodput, pacing: Pacing | None, speed: Speeds,
         tokens_per_second=speed.clean or speed.average,
         tokens_source=speed.told,
         tokens_per_second_all=speed.average,
+        tokens_per_step=tokens_per_step,
         clean=speed.clean is not None,
         step_s=good.productive_s / good.productive_steps if good.productive_s and good.productive_steps else None,
         useful_tokens_per_second=None if None in (speed.useful, speed.average) else _times(speed.useful, speed.average),
