@@ -114,7 +114,7 @@ def test_an_unknown_name_comes_with_the_closest() -> None:
     assert all(one in match("rtx-4092").said for one in match("rtx-4092").closest)
 
 
-@pytest.mark.parametrize("name", ["foo", "FooGPU 9000", "xyzzy"])
+@pytest.mark.parametrize("name", ["foo", "xyzzy"])
 def test_a_name_that_is_near_to_none_comes_without_any(name: str) -> None:
     found = match(name)
     assert (found.accelerator, found.closest) == (None, ())

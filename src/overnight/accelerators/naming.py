@@ -23,6 +23,7 @@ from overnight.accelerators.table import ENTRIES, Reading, readings
 _MAY_DIFFER: Final = (0.9, 1.1)
 """Reported over nominal memory: GiB for GB, and what ECC and firmware keep."""
 _ALIKE: Final = 0.6
+_HARDLY: Final = 0.3
 """A name that has less in common with another is not near to it."""
 _CPU: Final = re.compile(
     r"\b(?:cpu|xeon|epyc|ryzen|threadripper|core(?:\(tm\))? (?:ultra |i)[3579]|x86_64|aarch64|neoverse)\b",
@@ -171,14 +172,16 @@ def _strange(spelled: Spelled, found: Sequence[Reading]) -> Match:
 
 
 def _closest(spelled: Spelled) -> list[str]:
-    """Return the keys that look most like a name, best first; none where nothing does."""
+    """Return the keys that look most like a name, best first; none for a word that names no model."""
     letters = "".join(spelled.tokens)[:80]
     scores: dict[str, float] = {}
     for entry in ENTRIES:
         for other in (entry.row.key, *entry.models):
             ratio = difflib.SequenceMatcher(None, letters, other.replace(" ", "").replace("-", "")).ratio()
             scores[entry.row.key] = max(ratio, scores.get(entry.row.key, 0.0))
-    alike = [key for key, score in scores.items() if score >= _ALIKE]
+    # Without a number it names no model at all; with one, somebody should see what names look like here.
+    least = _ALIKE if not any(letter.isdigit() for letter in letters) else _HARDLY
+    alike = [key for key, score in scores.items() if score >= least]
     return sorted(alike, key=lambda key: (-scores[key], key))[:3]
 
 
