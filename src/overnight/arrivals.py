@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import islice
-from math import inf
 from operator import add, mul
 from typing import Any, Final
 
 from overnight.advance import Moved
+
+LEAST_DT_S: Final = 1e-9
+MOST_DT_S: Final = 1e9
+"""What is not between them is no step time, whatever a log says: neither is it counted, nor can a sum overflow."""
 
 LEAST_S: Final = 10.0
 MOST_S: Final = 30.0
@@ -38,7 +41,7 @@ class Arrivals:
     def take(self, dt_s: float | None, at: float, moved: Moved) -> None:
         """Take in one record."""
         odd = moved.redone or not moved.clean or not moved.part or (moved.part != 1.0 and moved.gain > 1)
-        if odd or dt_s is None or not 0 < dt_s < inf:
+        if odd or dt_s is None or not LEAST_DT_S < dt_s < MOST_DT_S:
             self.part()
             self._at = at
             return
@@ -53,7 +56,7 @@ class Arrivals:
 
     def take_many(self, dts: Sequence[float] | None, at: float, gains: Sequence[int], unclean: int) -> None:
         """Take in many records that arrived together, the first ``unclean`` of them not clean."""
-        if dts is None or unclean or not (min(dts) > 0 and max(dts) < inf):
+        if dts is None or unclean or not (min(dts) > LEAST_DT_S and max(dts) < MOST_DT_S):
             whole = Moved(1, redone=False, clean=True, part=1.0)
             for place, gain in enumerate(gains):
                 moved = whole._replace(gain=gain, clean=place >= unclean)

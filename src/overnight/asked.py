@@ -7,7 +7,13 @@ import msgspec
 from overnight.changes import applied
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal, read_json
+from overnight.quantities import LARGEST
 from overnight.spec import RunSpec
+
+COUNTS = frozenset(
+    "window steps params devices layers width heads head_size vocab_size seq_len batch accumulate".split()
+)
+"""Fields of a spec that are above zero wherever they are known."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +36,15 @@ def read_asked(folder: RunFolder) -> Asked:
     if written is None:
         raise FolderError(f"{folder.run_json} is gone; restore it: without it nobody knows how the run is to be read")
     try:
-        return msgspec.convert(written, Asked)
-    except msgspec.ValidationError as error:
+        asked = msgspec.convert(written, Asked)
+    except (msgspec.ValidationError, OverflowError) as error:
         raise FolderError(f"{folder.run_json} was edited ({error}): restore it") from error
+    for name in asked.spec.__struct_fields__:
+        value = getattr(asked.spec, name)
+        least = 1 if name in COUNTS else 0
+        if type(value) is int and not least <= value <= LARGEST:
+            raise FolderError(f"{folder.run_json} was edited ({name} is not between {least} and {LARGEST}): restore it")
+    return asked
 
 
 def in_force(folder: RunFolder) -> RunSpec:

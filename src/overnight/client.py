@@ -39,6 +39,7 @@ LEAVING_S = 0.05
 SHOWN_NAMES = 5
 
 _NUMBER = (int, float)
+_MOST = 1 << 80
 FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "state", "cause", "cause_text", "signal", "log"), (str,)),
     **dict.fromkeys(("peak_source", "convention", "params_source", "created_at", "started_at", "ended_at"), (str,)),
@@ -298,6 +299,10 @@ def _check(found: Status, path: str) -> None:
     """Raise FolderError if a field has a type that the supervisor never writes: a person edited the file."""
     for key, kinds in FIELDS.items():
         value = found[key]
+        if type(value) is int and abs(value) >= _MOST:
+            raise FolderError(
+                f"{path}/status.json says {key} is a number that is far too large; it was edited: restore it"
+            )
         if value is None or type(value) in kinds or (kinds is _NUMBER and value in ("nan", "inf", "-inf")):
             continue
         raise FolderError(f"{path}/status.json says {key} is {value!r}; it was edited: restore it or clean the run")

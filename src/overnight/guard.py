@@ -86,12 +86,16 @@ def _active(one: Mapping[str, Any]) -> bool:
     return True
 
 
-def of_gpus(sample: GpuSample, ours: Callable[[GpuProcess], bool]) -> Hold | None:
+def of_gpus(
+    sample: GpuSample, ours: Callable[[GpuProcess], bool], here: Callable[[int], bool] = lambda _: True
+) -> Hold | None:
     """Return whose processes on which GPU it has to wait for; of kind "unknown" where nobody can say.
 
-    A GPU that is lost does no work. ``ours`` tells whether a process is of the run itself.
+    A GPU that is lost does no work. ``ours`` tells whether a process is of the run itself, ``here`` whether there is
+    one of this pid: a driver may list one that has died, or one of a container by a number that means nothing here.
     """
     foreign: dict[int, tuple[GpuProcess, int]] = {}
+    unseen: dict[int, int] = {}
     silent = []
     for gpu in sample.gpus:
         if gpu.lost is not None:
@@ -101,12 +105,19 @@ def of_gpus(sample: GpuSample, ours: Callable[[GpuProcess], bool]) -> Hold | Non
         for one in gpu.processes or ():
             service = os.path.basename(one.name or "") in SERVICES
             if one.ours is not True and one.graphics is not True and not service and not ours(one):
-                foreign.setdefault(one.pid, (one, gpu.index))
+                if here(one.pid):
+                    foreign.setdefault(one.pid, (one, gpu.index))
+                else:
+                    unseen.setdefault(one.pid, gpu.index)
     if foreign:
         said = [f"{_named(one.pid, one.name, one.user)} uses GPU {index}" for one, index in foreign.values()]
         return Hold(kind="gpu", text=_some(said, "; "), who=tuple(sorted(map(str, foreign))))
     if sample.trouble is not None:
         return _unknown(sample.trouble)
+    if unseen:
+        said = [f"GPU {index} is said to be used by process {pid}" for pid, index in unseen.items()]
+        text = f"{_some(said, '; ')}: not seen here (dead, or of another container)"
+        return Hold(kind="unknown", text=text, who=tuple(sorted(map(str, unseen))))
     return _unknown(f"GPU {silent[0]} does not tell which processes use it") if silent else None
 
 
@@ -177,10 +188,11 @@ class Around:
         last = self._newest()
         own = {one.pid for gpu in (last.gpus if last else ()) for one in gpu.processes or () if one.ours}
         # A driver lists a process for a moment after its end.
-        hold = of_gpus(sample, lambda one: self.is_ours(one) or (one.pid in own and not _exists(one.pid)))
-        if hold is not None and hold.kind == "unknown" and sample.maker != "nvidia" and os.path.isdir(KFD):
-            hold = None
-        return hold or self.compute()
+        hold = of_gpus(sample, lambda one: self.is_ours(one) or (one.pid in own and not _exists(one.pid)), _exists)
+        if hold is None or hold.kind != "unknown":
+            return hold or self.compute()
+        told = sample.maker != "nvidia" and os.path.isdir(KFD) and not hold.who  # by the AMD driver itself
+        return self.compute() or (None if told else hold)
 
     def compute(self) -> Hold | None:
         """Return which processes the AMD driver lists as computing; it needs no library and hides no user's.
@@ -214,7 +226,12 @@ def _command_lives(folder: RunFolder) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Say whether there is a process of this number here, of whomever."""
+    """Say whether there is a living process of this number here, of whomever."""
+    if pid <= 0:  # 0 is what a container is told of a process outside
+        return False
+    known = processes.stat(pid)
+    if known is not None:
+        return not known.dead
     try:
         os.kill(pid, 0)
     except PermissionError:

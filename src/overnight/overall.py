@@ -15,6 +15,9 @@ from overnight.needs import needs
 TOLERANCE: Final = 1.02
 """Printed step times are rounded: so much more than the time that passed they may add up to."""
 
+APART: Final = 1.2
+"""So many times the arrivals a printed time must be to be called wrong."""
+
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
     """Goodput and tokens per second over all time; ``unknown`` says what would make the rest known."""
@@ -33,8 +36,15 @@ def whole(meter: Meter, elapsed_s: float) -> Whole:
     if elapsed_s <= 0 or not timed or not steps:
         return Whole(unknown=needs("dt_s", {"dt_s": None}, meter) or "wait for the second progress line")
     stepped_s = seconds * (steps / timed)
-    # Where more time is printed than has passed the times are wrong; the tokens may be right.
-    goodput = None if stepped_s > elapsed_s * TOLERANCE + 1.0 else min(1.0, stepped_s / elapsed_s)
+    if stepped_s > elapsed_s * TOLERANCE + 1.0:
+        # More time is printed than has passed. Where the lines come faster than they say, the times are wrong and the
+        # steps are not; else the step numbers have jumped, and nobody knows how many were done.
+        latest = meter.arrivals.latest
+        if latest is None or latest[1] * APART > latest[0]:
+            return Whole(unknown="more time is printed than has passed: its steps have jumped, or the times are wrong")
+        goodput = None
+    else:
+        goodput = min(1.0, stepped_s / elapsed_s)
     if not counted:
         return Whole(goodput=goodput, unknown=needs("tokens_per_second", {"tokens_per_second": None}, meter))
     return Whole(goodput=goodput, tokens_per_second=tokens * (steps / counted) / elapsed_s)

@@ -15,6 +15,7 @@ from operator import add, mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from overnight.advance import Moved
+from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.counting import Counting
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Pace:
             loss = None
         rate = None
         counts = said.tokens is not None or said.tokens_total is not None
-        if dt is None or tokens is None or counts or not 0 < dt < inf:
+        if dt is None or tokens is None or counts or not LEAST_DT_S < dt < MOST_DT_S:
             self._part = moved.part
             dt, tokens, rate = self._pace(said, step, arrived_s, tokens)
         else:  # nearly every line of a night, and no more than what _pace does
@@ -210,8 +211,9 @@ class Pace:
         """Return the seconds of each record where all of them are known and nothing else lies in one; else None."""
         dts = batch.columns.get("dt_s")
         if dts is not None:
-            return dts if min(dts) > 0 and max(dts) < inf else None
-        if arrived_s is None or not 0 < arrived_s < inf or arrived_s == self._mixed or not self._is_usual(arrived_s):
+            return dts if min(dts) > LEAST_DT_S and max(dts) < MOST_DT_S else None
+        odd = arrived_s is None or not LEAST_DT_S < arrived_s < MOST_DT_S or arrived_s == self._mixed
+        if arrived_s is None or odd or not self._is_usual(arrived_s):
             return None
         return [arrived_s] * len(batch.steps)
 
@@ -254,7 +256,7 @@ class Pace:
         printed, tokens, rate = said.dt_s, said.tokens, said.tokens_per_s
         self.prints_dt = printed is not None
         dt = arrived_s if printed is None else printed
-        useless = dt is None or not 0 < dt < inf
+        useless = dt is None or not LEAST_DT_S < dt < MOST_DT_S
         if useless:
             dt = None
         if tokens is not None or said.tokens_total is not None:

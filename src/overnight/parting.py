@@ -40,6 +40,8 @@ UNWRITTEN_S = 1800.0
 """How long an end that a full disk lets nobody see is offered to it again."""
 
 LONGEST_SLEEP_S = 20.0
+GONE_S = 1.0
+"""So often the run's folder is looked for while nothing else is to be done."""
 
 NOBODY = Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
 
@@ -69,6 +71,7 @@ class Parting:
         self.wake = wake
         self.obey = obey
         self.comeback = comeback
+        self.place = _place(folder)
 
     def see_out(self, how: Exit | None) -> None:
         """Return when nothing is left to do; ``how`` the last attempt ended, if there was one."""
@@ -81,19 +84,34 @@ class Parting:
         self._publish()
         self._report(ended_at)
         woke, until = NOBODY, boot_clock() + UNWRITTEN_S
-        while True:
+        while not self._removed():  # removed or moved away: nobody will ever see, or stop, what is waited for
             self.hooks.turn(boot_clock())
             self.obey(woke)
             stored = stored or self._store(ended_at)
-            told = (self._publish() and stored) or boot_clock() >= until or not self.folder.path.is_dir()
+            told = (self._publish() and stored) or boot_clock() >= until
             if told and not self.hooks.busy():
                 break
             waits = [self.hooks.next_look_s(boot_clock()), None if told else AGAIN_S]
-            woke = self.wake.sleep(min([LONGEST_SLEEP_S, *(wait_s for wait_s in waits if wait_s is not None)]))
+            woke = self._sleep(min([LONGEST_SLEEP_S, *(wait_s for wait_s in waits if wait_s is not None)]))
         if not stored:
             self.intake.give_up()
         self.facts.sync()
         self.folder.drop_ballast()
+
+    def _removed(self) -> bool:
+        """Say whether the folder is no longer where it was; another one of its name is none of ours."""
+        try:
+            return _place(self.folder) != self.place
+        except OSError:
+            return False  # a disk that does not answer for now
+
+    def _sleep(self, wait_s: float) -> Woke:
+        """Sleep until something happens, the time is over, or the folder is gone, which nothing else would tell."""
+        until = boot_clock() + wait_s
+        while True:
+            woke = self.wake.sleep(max(0.0, min(GONE_S, until - boot_clock())))
+            if not woke.by_timer or boot_clock() >= until or self._removed():
+                return woke
 
     def _verify(self) -> None:
         """Let the last saves be looked at to the end: somebody may wait to hear that the final one is whole."""
@@ -157,6 +175,18 @@ class Parting:
         with contextlib.suppress(OSError):
             return ended_at is not None and self.folder.report_html.stat().st_mtime > ended_at
         return False
+
+
+def _place(folder: RunFolder) -> tuple[int, int] | None:
+    """Return which folder of owners lies at the run's path; None for none.
+
+    Not the run's own folder: ``rm -rf`` leaves that behind if a file is written meanwhile, but this is not made again.
+    """
+    try:
+        found = os.stat(folder.owner)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _begin(folder: RunFolder) -> tuple[subprocess.Popen[bytes] | None, str | None]:

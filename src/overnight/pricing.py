@@ -20,7 +20,7 @@ from overnight.accelerators import Match
 from overnight.accelerators.naming import match
 from overnight.errors import UsageError
 from overnight.folder import read_regular
-from overnight.quantities import price
+from overnight.quantities import MOST, price
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv"})
 MOST_BYTES = 1 << 20
@@ -87,23 +87,35 @@ def _of_toml(text: str, source: str) -> Iterator[tuple[str, float]]:
         raise UsageError(f"the price table {source} is not valid TOML: {error}; a line is h100-sxm = 2.49") from error
     for name, value in found.items():
         if isinstance(value, dict) and name in TABLES:
-            yield from ((one, _price(one, cost, source)) for one, cost in value.items())
+            yield from ((one, _price(cost, f"for {one!r} in {source}")) for one, cost in value.items())
         else:
-            yield name, _price(name, value, source)
+            yield name, _price(value, f"for {name!r} in {source}")
 
 
 def _of_csv(text: str, source: str) -> Iterator[tuple[str, float]]:
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    numbered = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    lines = [line for _, line in numbered]
     between = next((sign for sign in "\t;," if lines and sign in lines[0]), ",")
-    at, first = (0, 1), True
-    for cells in csv.reader(lines, delimiter=between, skipinitialspace=True):
+    at, width, first = (0, 1), 2, True
+    reader = csv.reader(lines, delimiter=between, skipinitialspace=True)
+    for cells in reader:
+        place = f"line {numbered[reader.line_num - 1][0]} of {source}"
         words = [cell.strip() for cell in cells]
         if first and (heads := _heads(words)) is not None:
-            at = heads
+            at, width = heads, len(words)
+        elif any(words[width:]):
+            raise UsageError(
+                f"the price table has more columns than two in {place}; write device,price with a "
+                f"decimal point (1.29, not 1,29)"
+            )
         elif len(words) <= max(at) or not words[at[0]]:
-            raise UsageError(f"the price table {source} has the line {between.join(cells)!r}; write device,price")
+            raise UsageError(f"the price table has no device and price in {place}; write device,price")
         else:
-            yield words[at[0]], _price(words[at[0]], words[at[1]], source)
+            yield words[at[0]], _price(words[at[1]], f"in {place}")
         first = False
 
 
@@ -115,13 +127,14 @@ def _heads(words: Sequence[str]) -> tuple[int, int] | None:
     return None if device is None or cost is None or device == cost else (device, cost)
 
 
-def _price(device: str, raw: object, source: str) -> float:
+def _price(raw: object, place: str) -> float:
+    """Return a price; what is none is not repeated, for it may be a secret that stands in the wrong file."""
     try:
         return price(raw)
     except (ValueError, OverflowError):
-        shown = "a table" if isinstance(raw, dict) else repr(raw)
+        found = "a table" if isinstance(raw, dict) else "no price"
         raise UsageError(
-            f"the price table {source} gives {shown} for {device!r}; write a price per hour and device above zero, "
+            f"the price table has {found} {place}; write one per hour and device above zero, at most {MOST:g}, "
             f"such as 2.49 or 2.49/h (names with a dot in quotation marks)"
         ) from None
 

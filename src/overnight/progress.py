@@ -97,6 +97,10 @@ class Progress:
         """Return how long no new step has come."""
         return self.clock_s - self.moved_at
 
+    def untouched_s(self) -> float:
+        """Return how long neither the log nor a watched file has grown."""
+        return self.clock_s - max(self.file_at, self.log_at)
+
     def quiet(self, *, saving: bool) -> Quiet:
         """Return how long nothing has moved by now; ``saving``: a checkpoint is being written.
 
@@ -112,7 +116,7 @@ class Progress:
         return Quiet(
             step_s=now_s - self.moved_at,
             log_s=now_s - self.log_at,
-            file_s=now_s - max(self.file_at, self.log_at),
+            file_s=self.untouched_s(),
             largest_gap_s=self.largest_gap_s,
             stepped=self.stepped,
             planned=self._at_the_end(),

@@ -20,6 +20,8 @@ _DURATION = re.compile(
 _COUNT = re.compile(r"(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s?([kKmMbBgGtT]?)", re.ASCII)
 LARGEST = 10**18
 TEN_YEARS_S = 3.2e8
+LEAST, MOST = 1e-9, 1e9
+"""Of a price per hour and of a peak in TFLOP/s: what lies beyond is a slip, and would make figures overflow."""
 
 
 class RefusedError(ValueError):
@@ -34,6 +36,18 @@ def number(raw: object) -> float:
     if not math.isfinite(value) or value <= 0:
         raise ValueError(raw)
     return value
+
+
+def between(value: float, least: float, most: float) -> float:
+    """Return a value that lies between two limits; RefusedError for one that does not."""
+    if not least <= value <= most:
+        raise RefusedError(f"is not between {least:g} and {most:g}")
+    return value
+
+
+def tflops(raw: object) -> float:
+    """Return the TFLOP/s of one device; RefusedError for what no device can have."""
+    return between(number(raw), LEAST, MOST)
 
 
 def duration_s(raw: object) -> float:
@@ -91,17 +105,17 @@ _PER_H = {"s": 3600.0, "sec": 3600.0, "min": 60.0, "h": 1.0, "hr": 1.0, "hour": 
 
 def money(raw: object) -> float:
     """Return an amount above zero, in whatever currency the price has: 40, $40."""
-    return number(raw.strip().lstrip("$€£").strip() if isinstance(raw, str) else raw)
+    return between(number(raw.strip().lstrip("$€£").strip() if isinstance(raw, str) else raw), LEAST, LARGEST)
 
 
 def price(raw: object) -> float:
     """Return a price per hour: 2.49/h, $2.49/hour, 60/day; a plain number is per hour already."""
     if not isinstance(raw, str):
-        return money(raw)
+        return between(money(raw), LEAST, MOST)
     amount, slash, unit = raw.partition("/")
     if slash and unit.strip().lower() not in _PER_H:
         raise ValueError(raw)
-    return money(amount) * (_PER_H[unit.strip().lower()] if slash else 1.0)
+    return between(money(amount) * (_PER_H[unit.strip().lower()] if slash else 1.0), LEAST, MOST)
 
 
 def moment(raw: object) -> time | datetime:

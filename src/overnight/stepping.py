@@ -15,6 +15,7 @@ from operator import mul, ne, sub
 from typing import Protocol
 
 from overnight.advance import parted, share_of
+from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.counting import Counting
 
 SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
@@ -23,6 +24,7 @@ SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
 USUAL = 2.0
 """Between two arrivals more than so many usual steps per step is no stepping: a save, an evaluation, a stall."""
 
+MOST_TOKENS = 1e18  # of one step
 _BINS = 16  # of paces, per factor of two
 _LOOKED_AT = 256  # of the first steps of a segment, to see how many lie between two lines
 
@@ -94,8 +96,8 @@ class Sums:
         """Add records that moved on by ``gains`` steps, with the seconds and the tokens of one step of each."""
         steps = sum(gains)
         self.steps += steps
-        timed, seconds = _weighed(gains, steps, dt)
-        counted, many = _weighed(gains, steps, tokens)
+        timed, seconds = _weighed(gains, steps, dt, LEAST_DT_S, MOST_DT_S)
+        counted, many = _weighed(gains, steps, tokens, 0.0, MOST_TOKENS)
         self.timed += timed
         self.seconds += seconds
         self.counted += counted
@@ -268,7 +270,8 @@ class Stepping:
             gain = 1.0
         attempt = self.attempts[self._segment[0]]
         if not attempt.first_gain:
-            attempt.first_gain, attempt.first_s = gain, gain * dt
+            attempt.first_gain = gain
+            attempt.first_s = gain * dt if LEAST_DT_S < dt < MOST_DT_S else math.nan
         (attempt.kept if kept else attempt.lost).add([gain / (self._share or 1)], [dt], [tokens])
 
     def _learn(self, gains: Sequence[float]) -> None:
@@ -378,14 +381,15 @@ def _cut(column: Column, first: int, last: int) -> Column:
     return column if column is None or isinstance(column, (int, float)) else column[first:last]
 
 
-def _weighed(gains: Sequence[float], steps: float, column: Column) -> tuple[float, float]:
-    """Return the steps whose value is known (finite and above zero), and the sum of value x steps over them."""
+def _weighed(gains: Sequence[float], steps: float, column: Column, least: float, most: float) -> tuple[float, float]:
+    """Return the steps whose value is known (between the two limits), and the sum of value x steps over them."""
     if column is None:
         return 0.0, 0.0
     if isinstance(column, (int, float)):
         return steps, steps * column
-    total = math.fsum(map(mul, gains, column))
-    if math.isfinite(total) and min(column) > 0:
-        return steps, total
-    known = [(gain, value) for gain, value in zip(gains, column, strict=True) if 0 < value < math.inf]
+    if min(column) > least and max(column) < most:
+        total = math.fsum(map(mul, gains, column))
+        if math.isfinite(total):  # NaN: some say nothing
+            return steps, total
+    known = [(gain, value) for gain, value in zip(gains, column, strict=True) if least < value < most]
     return sum(gain for gain, _ in known), math.fsum(gain * value for gain, value in known)

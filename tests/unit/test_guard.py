@@ -440,3 +440,48 @@ def test_messages_are_not_held(folder: RunFolder, facts: Facts) -> None:
     assert list(hooks.live) == ["event-end-001-1"]
     assert hooks.summary() == {"pending": 1, "failed": 0, "text": None, "held": None}
     assert not said(facts, "hook_held")
+
+
+# -- processes that nobody sees ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**32 - 1])
+@pytest.mark.usefixtures("a_gpu")
+def test_a_process_that_is_not_here_is_unknown_and_waited_for_an_hour(
+    folder: RunFolder, facts: Facts, pid: int
+) -> None:
+    one = Guard(folder, facts, look=Asked(Seen(sample=sample(Gpu(index=3, processes=(process(pid),))))))
+    one.begin(1)
+    assert not one.allows(0.0)
+    assert one.hold is not None
+    assert (one.hold.kind, one.hold.who) == ("unknown", (str(pid),))
+    assert f"GPU 3 is said to be used by process {pid}: not seen here (dead" in one.hold.text
+    assert "; not waited for beyond 2" in one.hold.text
+    assert not one.allows(UNKNOWN_S - 1.0)
+    assert one.allows(UNKNOWN_S + EVERY_S)
+    (note,) = [text for text in facts.notes if "was waited for 3600 s" in text]
+    assert f"process {pid}" in note
+
+
+def test_a_zombie_is_not_here_and_who_is_here_comes_first() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    gpus = sample(Gpu(index=0, processes=(process(child), process(os.getpid()))), Gpu(index=1))
+    hold = of_gpus(gpus, lambda _: False, guard._exists)
+    os.waitpid(child, 0)
+    assert hold is not None
+    assert (hold.kind, hold.who) == ("gpu", (str(os.getpid()),))
+
+
+def test_amds_list_of_processes_does_not_free_one_that_is_not_seen(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "KFD", str(tmp_path))
+    gpus = (Gpu(index=0, processes=(process(2**22 + 1),)),)
+    hold = Around(folder, "/nowhere").asked(Seen(sample=GpuSample(at=0.0, gpus=gpus, maker="amd")))
+    assert hold is not None
+    assert hold.kind == "unknown"
+    (tmp_path / str(os.getpid())).mkdir()
+    hold = Around(folder, "/nowhere").asked(Seen(sample=GpuSample(at=0.0, gpus=gpus, maker="amd")))
+    assert hold is not None
+    assert hold.kind == "gpu", "who is seen to compute is named"

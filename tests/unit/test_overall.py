@@ -252,3 +252,23 @@ def test_after_a_resume_a_counter_says_no_speed_before_its_second_line() -> None
     assert one.measure().tokens_per_second is None
     read(one, ["step: 1001, loss: 3.0, tokens_seen: 1000065536, dt: 1.0"])
     assert one.measure().tokens_per_second == pytest.approx(65536, rel=0.05)
+
+
+def test_steps_that_jump_are_no_work() -> None:
+    """A script that prints once before it loads its checkpoint seems to have done all the steps up to that one."""
+    one = heart()
+    read(one, [of(0, 0.1)])
+    for second in range(20):
+        read(one, (of(50_000 + 10 * second + n, 0.1) for n in range(10)), at=second)
+    found = whole(one.meter, 21.0)
+    assert (found.goodput, found.tokens_per_second) == (None, None)
+    assert "its steps have jumped" in str(found.unknown)
+
+
+def test_wrong_times_leave_the_tokens_as_they_are() -> None:
+    one = heart()
+    for second in range(60):
+        read(one, (of(1 + 10 * second + n, 1.0) for n in range(10)), at=second)
+    found = whole(one.meter, 60.0)
+    assert found.goodput is None
+    assert found.tokens_per_second == pytest.approx(600 * TOKENS / 60)

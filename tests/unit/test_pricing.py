@@ -163,7 +163,7 @@ def test_csv(text: str) -> None:
         ("l4 = 1\nL4 = 2", False, "twice"),
         ("l4", True, "device,price"),
         (",1", True, "device,price"),
-        ("l4,one", True, "'one'"),
+        ("l4,one", True, "line 1"),
         ("l4,1\nl4,2", True, "twice"),
     ],
 )

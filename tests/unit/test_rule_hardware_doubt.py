@@ -26,7 +26,7 @@ def night(*moments: tuple[float, float, Gpu, dict[str, Any]]) -> list[list[Verdi
         sample = GpuSample(at=1e6 + seconds, gpus=(one,), xids=more.get("xids", ()))
         sensed = Sensed(
             sample=sample, active_s=1e4 + seconds, step=40, moved_s=moved_s,
-            step_s=more.get("step_s", 1.0), phase=more.get("phase"),
+            step_s=more.get("step_s", 1.0), phase=more.get("phase"), file_s=more.get("file_s"), gap_s=more.get("gap_s"),
         )  # fmt: skip
         found.append(list(rule.on_sample(sensed, memory)))
     return found
@@ -72,6 +72,15 @@ def test_slow_steps_and_announced_work_are_no_standing_still() -> None:
     longest = ANNOUNCED_S + 1
     said = night((0, 1, GOOD, {}), (10, 1, sick, {}), (300, 290, sick, saving), (10 + longest, longest, sick, saving))
     assert [[one.action for one in some] for some in said] == [[], ["alert"], [], ["stop"]]  # no save takes so long
+
+
+def test_a_save_that_grows_and_a_usual_gap_are_signs_of_life() -> None:
+    sick = gpu(ecc_uncorrected=1)
+    begun = [(0.0, 1.0, GOOD, {}), (10.0, 1.0, sick, {})]
+    grows = night(*begun, (100, 90, sick, {"file_s": 0.5}), (150, 140, sick, {"file_s": 3.0}), (200, 190, sick, {}))
+    assert [[one.action for one in some] for some in grows[2:]] == [[], [], ["stop"]]
+    usual = night(*begun, (100, 90, sick, {"gap_s": 60.0}), (150, 140, sick, {"gap_s": 60.0}))
+    assert [[one.action for one in some] for some in usual[2:]] == [[], ["stop"]]
 
 
 def test_what_has_gone_on_for_long_is_not_the_reason_any_more() -> None:

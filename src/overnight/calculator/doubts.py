@@ -14,6 +14,8 @@ from overnight.calculator.numbers import near, peak, percent, whole
 from overnight.calculator.speed import Speed, devices_of, printed_tokens_lead, tokens_of_batch
 from overnight.flops import FlopsFigure
 
+_FEW_DEVICES = 1e6  # more of them are no explanation
+
 
 def impossible(question: Question, ratio: float, figure: FlopsFigure, speed: Speed, device: Known) -> Impossible:
     """Return what was checked of a result of ``ratio`` (above 1), the likeliest first."""
@@ -56,6 +58,8 @@ def _devices(question: Question, ratio: float, speed: Speed) -> list[str]:
             ]
         return []
     if question.per_device:
+        return []
+    if ratio > _FEW_DEVICES:
         return []
     least = ceil(ratio)
     if devices == 1:

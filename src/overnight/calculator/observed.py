@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping
 from math import inf
 
+from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.events import Record
 from overnight.meter import Meter
 
@@ -77,7 +78,7 @@ class Observed:
 
     def _pace(self, record: Record, gain: int, *, odd: bool, early: bool) -> None:
         dt_s = record.dt_s
-        if dt_s is None or not 0 < dt_s < inf:
+        if dt_s is None or not LEAST_DT_S < dt_s < MOST_DT_S:
             self.left_out += 1
             return
         if odd:
@@ -110,7 +111,7 @@ class Observed:
                 self._data_s += value / 100
                 self._data_of_s += 1.0
                 return
-            if key in DATA and dt_s is not None and 0 < dt_s < inf:
+            if key in DATA and dt_s is not None and LEAST_DT_S < dt_s < MOST_DT_S:
                 seconds = value / 1000 if "ms" in key.split("_") else value
                 if 0 <= seconds <= dt_s * 1.02:
                     self._data_s += seconds

@@ -144,7 +144,7 @@ def _question(parser: Parser, args: argparse.Namespace) -> Question:
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
     """Return what was given by flags, as values. UsageError for what is not accepted."""
     from overnight.options import _WHOLE, BY_NAME, path_text
-    from overnight.quantities import number, price, text, tokens
+    from overnight.quantities import RefusedError, price, text, tflops, tokens
 
     counts = (
         "params active_params trainable_params layers width heads head_size vocab_size batch seq_len target_len "
@@ -155,7 +155,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_step": (tokens, _WHOLE),
         "tokens_per_second": (_rate, "a number above zero such as 131072 or 1.5M"),
         "dt": (_seconds, "the time of a step such as 0.25, 250ms or 1m30s"),
-        "peak_tflops": (number, "a number above zero such as 312"),
+        "peak_tflops": (tflops, "a number above zero such as 312"),
         "price": (price, "a price such as 2.49/h or 60/day"),
         "config": (path_text, "a path"),
         **dict.fromkeys(("model", "nanogpt", "convention"), (text, "text")),
@@ -172,6 +172,8 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
             found[name] = parse(raw)
         except _ToldError as error:
             raise UsageError(str(error)) from error
+        except RefusedError as error:
+            raise UsageError(f"--{name.replace('_', '-')} {raw!r} {error}: give {wants}") from error
         except (ValueError, OverflowError) as error:
             raise UsageError(f"--{name.replace('_', '-')} cannot be {raw!r}: give {wants}") from error
     return found
@@ -182,19 +184,21 @@ class _ToldError(ValueError):
 
 
 def _rate(raw: object) -> float:
-    from overnight.quantities import count, number
+    from overnight.quantities import LARGEST, LEAST, between, count, number
 
     try:
-        return number(raw)
+        value = number(raw)
     except ValueError:
-        return float(count(raw))
+        value = float(count(raw))
+    return between(value, LEAST, LARGEST)
 
 
 def _seconds(raw: object) -> float:
-    from overnight.quantities import duration_s, number
+    from overnight.quantities import LEAST, MOST, between, duration_s, number
 
     written = str(raw).strip().lower()
-    return number(written.removesuffix("ms")) / 1000 if written.endswith("ms") else duration_s(written)
+    found = number(written.removesuffix("ms")) / 1000 if written.endswith("ms") else duration_s(written)
+    return between(found, LEAST, MOST)
 
 
 def _dtype(raw: object) -> str:

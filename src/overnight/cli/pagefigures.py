@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from overnight.cli.render import beside_step, figure, percent, span, thousands
+from overnight.cli.render import beside_step, figure, percent, real, span, thousands
 from overnight.kept import ENDED
 from overnight.printable import harmless
 
@@ -50,7 +50,7 @@ OVER = {
 
 def figure_rows(one: Status) -> list[Row]:
     """Return (label, text) for each figure, the unknown ones folded where a flag would make them known."""
-    steps = f" of {one['steps']}" if one.get("steps") else ""
+    steps = f" of {harmless(str(one['steps']))}" if one.get("steps") else ""
     known = {
         "step": ("step", figure(one["step"], 12) + steps + beside_step(one)),
         "loss": ("loss", f"{figure(one['loss'], 6)} (window average {_or_unknown(figure(one['loss_avg'], 6))})"),
@@ -77,12 +77,12 @@ def figure_rows(one: Status) -> list[Row]:
 
 def _beside(one: Status) -> Iterator[Row]:
     """Yield what stands beside the figures: goodput, devices, what does not fit together."""
-    if isinstance(one.get("goodput"), (int, float)):
+    if real(one.get("goodput")) is not None:
         yield "goodput", f"{percent(one['goodput'])} of the time so far was steps that count"
     if (one.get("grad_norm_nonfinite") or 0) > 0:
         yield "grad norm", f"not finite {_times(one['grad_norm_nonfinite'])}"
     yield from _devices(one)
-    for text in one.get("disagreements") or []:
+    for text in _list(one.get("disagreements")):
         yield "check", harmless(str(text))
 
 
@@ -105,7 +105,11 @@ def _speed(one: Status) -> str:
 
 def _params(one: Status) -> str:
     active = one.get("params_active")
-    beside = f", {active:,} active" if isinstance(active, int) and active != one["params"] else ""
+    beside = (
+        f", {active:,} active"
+        if isinstance(active, int) and real(active) is not None and active != one["params"]
+        else ""
+    )
     return f"{one['params'] or 0:,}{beside}{_from(one['params_source'])}"
 
 
@@ -167,10 +171,10 @@ def _why_unknown(one: Status, key: str) -> str:
 
 
 def _devices(one: Status) -> Iterator[Row]:
-    gpus = [gpu for gpu in one.get("gpus") or [] if isinstance(gpu, dict)]
+    gpus = [gpu for gpu in _list(one.get("gpus")) if isinstance(gpu, dict)]
     own = [gpu for gpu in gpus if gpu.get("ours")] or gpus
     for gpu in own[:GPUS]:
-        yield f"GPU {gpu.get('index')}", _gpu(gpu)
+        yield f"GPU {harmless(str(gpu.get('index')))[:12]}", _gpu(gpu)
     if len(own) > GPUS:
         yield "GPUs", f"{len(own) - GPUS} more"
     if one.get("gpu_trouble"):
@@ -180,7 +184,8 @@ def _devices(one: Status) -> Iterator[Row]:
         text = _host(host)
         if text:
             yield "host", text
-    for told in (one.get("sensors") or {}).values():
+    sensors = one.get("sensors")
+    for told in sensors.values() if isinstance(sensors, dict) else ():
         if isinstance(told, dict) and told.get("stale") and not one["ended_at"]:
             yield "sensors", harmless(str(told["stale"]))
 
@@ -189,17 +194,18 @@ def _gpu(gpu: dict[str, Any]) -> str:
     parts = [harmless(str(gpu.get("name") or "name unknown"))]
     if gpu.get("lost"):
         return f"{parts[0]}: lost: {harmless(str(gpu['lost']))}"
-    if isinstance(gpu.get("utilisation"), (int, float)):
-        parts.append(f"{gpu['utilisation']:.0%} busy")
-    if isinstance(gpu.get("memory_used"), int) and isinstance(gpu.get("memory_total"), int):
-        parts.append(f"{_gib(gpu['memory_used'])} of {_gib(gpu['memory_total'])} GiB")
-    if isinstance(gpu.get("temperature_c"), (int, float)):
-        parts.append(f"{gpu['temperature_c']:.0f} °C")
-    if isinstance(gpu.get("power_w"), (int, float)):
-        limit = gpu.get("power_limit_w")
-        parts.append(f"{gpu['power_w']:.0f}" + (f" of {limit:.0f} W" if isinstance(limit, (int, float)) else " W"))
-    if gpu.get("throttle"):
-        parts.append(f"slowed down ({', '.join(harmless(str(one)) for one in gpu['throttle'])})")
+    if (busy := real(gpu.get("utilisation"))) is not None:
+        parts.append(f"{busy:.0%} busy")
+    used, memory = real(gpu.get("memory_used")), real(gpu.get("memory_total"))
+    if used is not None and memory is not None:
+        parts.append(f"{_gib(used)} of {_gib(memory)} GiB")
+    if (heat := real(gpu.get("temperature_c"))) is not None:
+        parts.append(f"{heat:.4g} °C")
+    if (power := real(gpu.get("power_w"))) is not None:
+        limit = real(gpu.get("power_limit_w"))
+        parts.append(f"{power:.0f}" + (" W" if limit is None else f" of {limit:.0f} W"))
+    if throttle := _list(gpu.get("throttle")):
+        parts.append(f"slowed down ({', '.join(harmless(str(one)) for one in throttle)})")
     if gpu.get("ours") is None:
         parts.append("perhaps not of this run")
     return ", ".join(parts)
@@ -207,19 +213,27 @@ def _gpu(gpu: dict[str, Any]) -> str:
 
 def _host(host: dict[str, Any]) -> str:
     parts = []
-    if isinstance(host.get("cpu"), (int, float)):
+    if (busy := real(host.get("cpu"))) is not None:
         cores = host.get("processors")
-        parts.append(f"CPU {host['cpu']:.0%}" + (f" of {cores}" if cores else ""))
-    total, free = host.get("memory_total"), host.get("memory_available")
-    if isinstance(total, int) and isinstance(free, int):
+        parts.append(f"CPU {busy:.0%}" + (f" of {harmless(str(cores))}" if cores else ""))
+    total, free = real(host.get("memory_total")), real(host.get("memory_available"))
+    if total is not None and free is not None:
         parts.append(f"{_gib(free)} of {_gib(total)} GiB memory free")
-    disks = [disk for disk in host.get("disks") or [] if isinstance(disk.get("free"), int)]
-    parts += [f"{_gib(disk['free'])} GiB free on {harmless(str(disk.get('mount')))}" for disk in disks]
+    parts += [
+        f"{_gib(left)} GiB free on {harmless(str(disk.get('mount')))}"
+        for disk in _list(host.get("disks"))
+        if isinstance(disk, dict) and (left := real(disk.get("free"))) is not None
+    ]
     return ", ".join(parts)
 
 
-def _gib(amount: int) -> str:
+def _gib(amount: float) -> str:
     return f"{amount / 2**30:.3g}"
+
+
+def _list(value: object) -> list[Any]:
+    """Return what has to be a list; an edited file may hold anything."""
+    return value if isinstance(value, list) else []
 
 
 def _silence(one: Status) -> list[Row]:
@@ -229,5 +243,10 @@ def _silence(one: Status) -> list[Row]:
     if one["state"] not in ("starting", "running"):
         return []
     if one.get("phase"):
-        return [("phase", f"{one['phase']}, as the log said" + (f"; silent for {span(silent)}" if long else ""))]
+        return [
+            (
+                "phase",
+                f"{harmless(str(one['phase']))}, as the log said" + (f"; silent for {span(silent)}" if long else ""),
+            )
+        ]
     return [("silent", f"for {span(silent)}")] if long else []

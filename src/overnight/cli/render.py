@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from overnight.client import Status
 
 WIDTH = 80
+_MOST = 10**300
 
 # -- single values ---------------------------------------------------------------------------------------------------
 
@@ -27,14 +28,20 @@ def figure(value: Any, digits: int = 4) -> str:
     """Return a number for a table; "nan", "inf" and "-inf" stay words, None is a dash."""
     if value is None:
         return "-"
-    if isinstance(value, str):
-        return harmless(value)
-    return f"{value:.{digits}g}"
+    known = real(value)
+    return harmless(str(value))[:WIDTH] if known is None else f"{known:.{digits}g}"
+
+
+def real(value: object) -> float | None:
+    """Return a number of a file that anybody may have edited; None for all that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if isinstance(value, float) or abs(value) < _MOST else None
 
 
 def thousands(value: Any) -> str:
     """Return 131072.0 as 131k and 950.25 as 950."""
-    if value is None or isinstance(value, str):
+    if real(value) is None:
         return figure(value)
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
@@ -44,7 +51,7 @@ def thousands(value: Any) -> str:
 
 def percent(value: Any) -> str:
     """Return a fraction as percent."""
-    if value is None or isinstance(value, str):
+    if real(value) is None:
         return figure(value)
     return f"{value * 100:.1f}%" if abs(value) < 1000 else f"{value * 100:.1e}%"
 
@@ -70,7 +77,7 @@ def span(seconds: Any) -> str:
 
 def money(amount: Any) -> str:
     """Return an amount with two decimals, a large or tiny one with its digits; words and dashes as ``figure``."""
-    if not isinstance(amount, (int, float)):
+    if real(amount) is None:
         return figure(amount)
     return f"{amount:.2f}" if amount == 0 or 0.1 <= abs(amount) < 1e6 else f"{amount:.3g}"
 

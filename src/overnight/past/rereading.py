@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -126,8 +125,11 @@ def bounds_of(folder: RunFolder, log: Path) -> Bounds:
     return Bounds(source, start, tuple(known), tuple(begun) or ((0, 1),))
 
 
+_FAR = 1e15  # no place in a log and no time is beyond: an edited journal
+
+
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and isfinite(value)
+    return isinstance(value, (int, float)) and -_FAR < value < _FAR
 
 
 def _holds(folder: RunFolder, log: Path, source: int, offset: int) -> bool:

@@ -18,6 +18,9 @@ from overnight.past.rereading import BLOCK, Bounds
 RESOLUTION_S = 10.0
 """A time mark is written so often at most, so nothing in a log is known more finely."""
 
+FAR_S = 1e11
+"""No moment of a run, in seconds since the epoch: what a journal has beyond was edited, and is passed over."""
+
 SAMPLE_LINES = 64
 MOST_MARKS = 200_000
 
@@ -212,4 +215,4 @@ def _whole(value: object) -> int:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < FAR_S else None

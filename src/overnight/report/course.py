@@ -199,7 +199,11 @@ class Course:
             known.update(said, text=text)
             return
         self.verdicts += 1
-        at = utc(float(fact["epoch"])) if "epoch" in fact else fact.get("at")
+        at = (
+            utc(float(fact["epoch"]))
+            if isinstance(fact.get("epoch"), (int, float)) and 0 <= fact["epoch"] < 1e11
+            else fact.get("at")
+        )
         weight = {"critical": 1, "warn": 1}.get(severity, 3)
         self._told[key] = self._add("verdict", {**fact, "at": at}, text, weight=weight, **said)
         if len(self._told) > _HELD:

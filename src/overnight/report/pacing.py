@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Final
 
 from overnight.advance import WARM_UP_STEPS
+from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.calculator.observed import DATA, DATA_SHARES
 from overnight.history.views import Column, Stretch
 from overnight.useful import USEFUL
@@ -58,7 +59,7 @@ class Pacing:
         times = _values(stretch, "dt_s")
         rows = [row for row in range(begin, count, self._stride) if row not in odd]
         if times is not None:
-            self._clean.extend(one for row in rows if 0 < (one := times[row]) < inf)
+            self._clean.extend(one for row in rows if LEAST_DT_S < (one := times[row]) < MOST_DT_S)
             self._keep_odd([times[row] for row in odd])
         said = _values(stretch, self._data)
         if self._data is not None and said is not None:
@@ -94,7 +95,7 @@ class Pacing:
     def _keep_odd(self, times: Iterable[float]) -> None:
         for one in times:
             self._odds += 1
-            if 0 < one < inf and self._odds % self._odd_every == 0:
+            if LEAST_DT_S < one < MOST_DT_S and self._odds % self._odd_every == 0:
                 self._odd.append(one)
         while len(self._odd) > MOST:
             self._odd, self._odd_every = self._odd[1::2], self._odd_every * 2
@@ -104,7 +105,7 @@ class Pacing:
         for value, dt_s in rows:
             if share and 0 <= value <= 100:
                 _add(self._data_of, value / 100, 1.0)
-            elif not share and 0 < dt_s < inf and 0 <= value / unit <= dt_s * 1.02:
+            elif not share and LEAST_DT_S < dt_s < MOST_DT_S and 0 <= value / unit <= dt_s * 1.02:
                 _add(self._data_of, value / unit, dt_s)
 
     # -- what came out -------------------------------------------------------------------------------------------------

@@ -48,9 +48,11 @@ _MEANING: Final = {
 FATAL_XIDS: Final = frozenset({48, 79, 95})
 """A double-bit error, a GPU that fell off the bus, an error that was not contained: no program on it goes on."""
 
-STILL_S: Final = 20.0
+STILL_S: Final = 30.0
 STILL_STEPS: Final = 5.0
-"""Without a step for so long, and for so many usual steps, a run is taken to stand still."""
+STILL_GAPS: Final = 2.0
+"""Without a step for so long, for so many usual steps and so many of the longest gaps, and without a file that grows, a
+run is taken to stand still."""
 
 ANNOUNCED_S: Final = 1800.0
 """An evaluation or a save that the log has announced may take so long."""
@@ -135,8 +137,10 @@ class Hardware:
 
 def _stands_still(sensed: Sensed) -> bool:
     """Say whether no step has come for so long that a fault may be the reason; before the first one nobody knows."""
-    least_s = max(STILL_S, STILL_STEPS * (sensed.step_s or 0.0), ANNOUNCED_S if sensed.phase is not None else 0.0)
-    return sensed.moved_s is None or sensed.moved_s >= least_s
+    usual_s = max(STILL_STEPS * (sensed.step_s or 0.0), STILL_GAPS * (sensed.gap_s or 0.0))
+    least_s = max(STILL_S, usual_s, ANNOUNCED_S if sensed.phase is not None else 0.0)
+    writes = sensed.file_s is not None and sensed.file_s < STILL_S  # a save that grows, or lines that are no steps
+    return sensed.moved_s is None or (sensed.moved_s >= least_s and not writes)
 
 
 def _weighed(found: _Found, sensed: Sensed, memory: Memory, *, still: bool) -> _Found:

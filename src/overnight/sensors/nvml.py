@@ -43,6 +43,11 @@ CORES: Final = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 LINK_ERRORS: Final = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
 UNKNOWN_UINT: Final = 0xFFFFFFFF
 
+# What lies beyond these is no measurement: a sick card or driver hands out all bits set, or what was in the memory.
+MOST_COUNT, MOST_ERRORS, MOST_CARDS, MOST_SLICES = 1 << 62, 10**9, 4096, 64
+LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 50
+COLDEST_C, HOTTEST_C, MOST_MW, MOST_MHZ = -50.0, 200.0, 10e6, 100e3
+
 
 class Nvidia:
     """The library, started. ``driver`` is the driver's version."""
@@ -77,6 +82,8 @@ class Nvidia:
             code = getattr(error, "value", None)
             said = GONE.get(code) if isinstance(code, int) else None
             raise Absent(f"the NVIDIA driver is gone: {said or error}") from None
+        if not 0 <= count <= MOST_CARDS:
+            raise Absent(f"the NVIDIA driver does not work: it tells of {count} GPUs")
         return [_Card(self, index).seen() for index in range(count)]
 
     def handle(self, index: int) -> tuple[Any | None, str | None]:
@@ -184,7 +191,7 @@ class _Card:
             "uuid": _text(self.ask("nvmlDeviceGetUUID")),
             "bus_id": None if pci is None else _text(pci.busId) or _text(pci.busIdLegacy),
             "units": self._units(),
-            "mig": None if mode is None else bool(mode[0]),
+            "mig": None if mode is None else _flag(mode[0]),
         }
 
     def _units(self) -> int | None:
@@ -208,17 +215,16 @@ class _Card:
             reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons")
         slowdown = self.ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
         return {
-            "utilisation": None if rates is None else rates.gpu / 100,
-            "memory_busy": None if rates is None else rates.memory / 100,
-            "memory_used": None if memory is None else memory.used,
-            "memory_total": None if memory is None else memory.total,
-            "temperature_c": None if warm is None else float(warm),
-            "slowdown_c": float(slowdown) if slowdown else None,
+            "utilisation": None if rates is None else _share(rates.gpu),
+            "memory_busy": None if rates is None else _share(rates.memory),
+            **_bytes(memory),
+            "temperature_c": _within(warm, COLDEST_C, HOTTEST_C),
+            "slowdown_c": _within(slowdown or None, COLDEST_C, HOTTEST_C),
             "power_w": _watts(self._number("nvmlDeviceGetPowerUsage")),
             "power_limit_w": _watts(self._number("nvmlDeviceGetEnforcedPowerLimit")),
-            "sm_clock_mhz": _float(self._number("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)),
-            "max_sm_clock_mhz": _float(self._number("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)),
-            "throttle": tuple(name for bits, name in THROTTLES if (reasons or 0) & bits),
+            "sm_clock_mhz": _within(self._number("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM), 0, MOST_MHZ),
+            "max_sm_clock_mhz": _within(self._number("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM), 0, MOST_MHZ),
+            "throttle": tuple(name for bits, name in THROTTLES if (_count(reasons) or 0) & bits),
         }
 
     def _memory(self, handle: Any = None) -> Any | None:
@@ -235,18 +241,21 @@ class _Card:
         volatile = nvml.NVML_VOLATILE_ECC
         rows = self.ask("nvmlDeviceGetRemappedRows")
         if rows is not None:
-            corrected, uncorrected, pending, failed = rows
+            mended = [_count(one, MOST_ERRORS) for one in rows[:2]]
+            known = [one for one in mended if one is not None]
             remapped = {
-                "remapped_rows": corrected + uncorrected,
-                "remap_pending": bool(pending),
-                "remap_failed": bool(failed),
+                "remapped_rows": sum(known) if len(known) == len(mended) else None,
+                "remap_pending": _flag(rows[2]),
+                "remap_failed": _flag(rows[3]),
             }
         else:
             remapped = self._retired()
         return {
-            "ecc_corrected": self.ask("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
-            "ecc_uncorrected": self.ask(
-                "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile
+            "ecc_corrected": _count(
+                self.ask("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile)
+            ),
+            "ecc_uncorrected": _count(
+                self.ask("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile), MOST_ERRORS
             ),
             **remapped,
         }
@@ -258,7 +267,7 @@ class _Card:
         pending = self.ask("nvmlDeviceGetRetiredPagesPendingStatus")
         return {
             "remapped_rows": sum(known) if len(known) == len(pages) else None,
-            "remap_pending": None if pending is None else bool(pending),
+            "remap_pending": _flag(pending),
         }
 
     def _links(self) -> dict[str, Any]:
@@ -272,14 +281,14 @@ class _Card:
         errors: int | None = None
         for link in (number for number, up in enumerate(states) if up):
             for kind in LINK_ERRORS:
-                value = self.ask("nvmlDeviceGetNvLinkErrorCounter", link, kind)
+                value = _count(self.ask("nvmlDeviceGetNvLinkErrorCounter", link, kind))
                 if value is None:
                     break
                 errors = (errors or 0) + value
         return {"nvlinks_active": sum(states) if states else None, "nvlink_errors": errors}
 
     def _slices(self) -> Iterator[Slice]:
-        for number in range(self.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        for number in range(_count(self.ask("nvmlDeviceGetMaxMigDeviceCount"), MOST_SLICES) or 0):
             handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", number)
             if handle is None:
                 continue
@@ -288,30 +297,29 @@ class _Card:
             yield Slice(
                 uuid=_text(self.ask("nvmlDeviceGetUUID", handle=handle)),
                 name=_text(self.ask("nvmlDeviceGetName", handle=handle)),
-                units=about.multiprocessorCount or None if about is not None else None,
-                memory_total=None if memory is None else memory.total,
-                memory_used=None if memory is None else memory.used,
+                units=_count(about.multiprocessorCount) or None if about is not None else None,
+                **_bytes(memory),
                 instance=self.ask("nvmlDeviceGetGpuInstanceId", handle=handle),
             )
 
     def _processes(self) -> tuple[tuple[GpuProcess, ...] | None, dict[int, int]]:
-        """Return who uses the card, and the slice of each by pid; None if the driver does not say.
+        """Return who uses the card, and the slice of each by pid; None if the driver does not say who computes.
 
         A process may be listed under several headings; its memory is then the largest that is told.
         """
-        lists = [self._listed(kind) for kind in ("Compute", "Graphics", "MPSCompute")]
-        if all(one is None for one in lists):
-            return None, {}
+        compute, graphics, mps = (self._listed(kind) for kind in ("Compute", "Graphics", "MPSCompute"))
+        if compute is None:
+            return None, {}  # whoever draws is not all: an empty list would say that nobody computes
         memory: dict[int, int | None] = {}
         instances: dict[int, int] = {}
-        for process in (each for one in lists for each in one or ()):
+        for process in (each for one in (compute, graphics, mps) for each in one or ()):
             before = memory.get(process.pid)
-            now = process.usedGpuMemory
+            now = _count(process.usedGpuMemory, MOST_BYTES)
             memory[process.pid] = now if before is None else before if now is None else max(before, now)
             instance = getattr(process, "gpuInstanceId", None)
             if instance is not None and instance != UNKNOWN_UINT:
                 instances[process.pid] = instance
-        drawing = _drawing(*lists)
+        drawing = {each.pid for each in graphics or ()} - {each.pid for one in (compute, mps) for each in one or ()}
         found = [GpuProcess(pid=pid, memory=memory[pid], graphics=pid in drawing or None) for pid in sorted(memory)]
         return tuple(found), instances
 
@@ -323,21 +331,39 @@ class _Card:
         return None
 
 
-def _drawing(compute: list[Any] | None, graphics: list[Any] | None, mps: list[Any] | None) -> set[int]:
-    """Return the pids that only draw; none where the driver does not list who computes."""
-    computing = {each.pid for one in (compute, mps) for each in one or ()}
-    return set() if compute is None else {each.pid for each in graphics or ()} - computing
-
-
 def _text(value: Any) -> str | None:
     """Return a name as text: some versions of the package hand out bytes. An empty one is none."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     return text.strip() or None if isinstance(text, str) else None
 
 
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _within(value: Any, least: float, most: float) -> float | None:
+    return float(value) if value is not None and least <= value <= most else None
+
+
+def _share(percent: Any) -> float | None:
+    known = _within(percent, 0, 100)
+    return None if known is None else known / 100
 
 
 def _watts(milliwatts: Any) -> float | None:
-    return None if milliwatts is None else milliwatts / 1000
+    known = _within(milliwatts, 0, MOST_MW)
+    return None if known is None else known / 1000
+
+
+def _count(value: Any, most: int = MOST_COUNT) -> int | None:
+    return int(value) if value is not None and 0 <= value <= most and value != UNKNOWN_UINT else None
+
+
+def _flag(value: Any) -> bool | None:
+    """Return a yes or no; anything but 0 and 1 is neither."""
+    return bool(value) if value in (0, 1) else None
+
+
+def _bytes(memory: Any) -> dict[str, int | None]:
+    """Return the memory's fields; more use than there is memory is no use that is known."""
+    total = None if memory is None else _count(memory.total, MOST_BYTES)
+    total = None if total is None or total < LEAST_BYTES else total
+    # Exactly 4 GiB less a byte is no use either: memory is handed out in pages.
+    used = None if memory is None else _count(memory.used, MOST_BYTES if total is None else total)
+    return {"memory_total": total, "memory_used": used}
