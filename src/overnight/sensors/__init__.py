@@ -137,8 +137,8 @@ class Sensed(msgspec.Struct, frozen=True, kw_only=True):
 
     ``active_s``: seconds the command has run, all attempts; ``step`` the last step, ``step_s`` seconds a step over the
     window; ``moved_s`` seconds since the last step, None before the first; ``phase`` what the log announced since then
-    ("saving", "evaluating", ...), None for nothing. ``file_s``: seconds since the log or a watched file grew; ``gap_s``:
-    the longest time between two steps so far. None where nobody knows.
+    ("saving", "evaluating", ...), None for nothing. ``file_s``: seconds since the log or a watched file grew;
+    ``gap_s``: the longest time between two steps so far. None where nobody knows.
     """
 
     sample: Sample
