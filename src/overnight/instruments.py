@@ -32,9 +32,6 @@ from overnight.spec import RunSpec
 HOST_AFTER_S = 5.0
 """A run that is over sooner is not worth a process that measures the machine."""
 
-MARK_S = 1.0
-"""So often at most a sample has its own time mark in the journal: two a second would fill it within days."""
-
 OLD_S = 120.0
 """A sample this old is stored and no longer acted upon: a supervisor that came late reads what was written before."""
 
@@ -116,9 +113,7 @@ class Instruments:
     def _remember(self) -> None:
         """Keep up to where the files are taken in; what is printed from now on came later, and a time mark says so."""
         self.monitor.remembered["sensors"] = self.sensing.places
-        self.intake.dirty = True
-        if time.time() - self.intake.mark_at >= MARK_S:
-            self.intake.mark_due = True
+        self.intake.dirty = self.intake.mark_due = True
 
     def _catch_up(self, catchup: Catchup) -> list[Verdict]:
         found = catchup.turn(young_s=OLD_S)

@@ -17,6 +17,7 @@ from overnight.quantities import (
     count,
     duration_s,
     hours,
+    interval_s,
     moment,
     money,
     number,
@@ -184,7 +185,10 @@ SETTINGS: tuple[Setting, ...] = (
         help="regular expression with named groups that reads a progress line",
     ),
     _choice("sensors", ("on", "off"), "on", "GPU and host sensors beside the run", "read"),
-    _duration("sensor_interval", 10.0, "time between two looks at GPU and host", "read"),
+    Setting(
+        name="sensor_interval", parse=interval_s, wants="a duration of at least 1s", default=10.0, metavar="TIME",
+        group="read", help="time between two looks at GPU and host, at least 1s",
+    ),
     Setting(
         name="line_buffered",
         parse=switch,

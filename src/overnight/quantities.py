@@ -67,6 +67,14 @@ def duration_s(raw: object) -> float:
     return seconds
 
 
+def interval_s(raw: object) -> float:
+    """Return seconds between two samples: at least one, since each has a time mark in the journal."""
+    seconds = duration_s(raw)
+    if seconds < 1.0:
+        raise RefusedError("is too short: the least is 1s")
+    return seconds
+
+
 def hours(raw: object) -> float:
     """Return hours above zero: 8, 7.5; what has a unit of time is turned into hours: 8h, 90m, 1h30m, 2d."""
     written = raw.strip().lower() if isinstance(raw, str) else ""
