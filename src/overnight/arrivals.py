@@ -19,6 +19,14 @@ MOST_S: Final = 30.0
 """Between the two arrivals that are compared: from so long on, and no more than about so long."""
 
 
+_TOLERANCE: Final = 1.02
+
+
+def more_than_passed(printed_s: float, passed_s: float) -> bool:
+    """Say whether step times add up to more seconds than have passed; they are printed rounded."""
+    return printed_s > passed_s * _TOLERANCE + 1.0
+
+
 class Arrivals:
     """Step times as printed beside the time between the arrivals of the lines; ``latest`` is (printed, arrived) a step.
 

@@ -12,12 +12,10 @@ from itertools import pairwise
 
 import msgspec
 
+from overnight.arrivals import more_than_passed
 from overnight.stepping import SERIES, USUAL, AttemptSums, Records, Stepping
 
 __all__ = ["SERIES", "Goodput", "Part", "Times", "measure"]
-
-TOLERANCE = 1.02
-"""Printed step times are rounded: so much more than the time that passed they may add up to."""
 
 
 ARRIVALS = "arrival times of lines"
@@ -165,7 +163,7 @@ def _over_wall(known: Goodput, no_wall: str) -> Goodput:
         return msgspec.structs.replace(known, unknown=f"goodput is unknown: {no_wall}")
     stepped_s = productive_s + (known.lost_s or 0.0)
     between_s = (known.unfinished_s or 0.0) + (known.restart_s or 0.0)
-    if wall_s <= 0 or stepped_s + between_s > wall_s * TOLERANCE + 1.0:
+    if wall_s <= 0 or more_than_passed(stepped_s + between_s, wall_s):
         beside = f", {between_s:,.0f} s more lay between attempts" if between_s >= 1.0 else ""
         text = (
             f"goodput is unknown: the times of the steps add up to {stepped_s:,.0f} s{beside}, and only "

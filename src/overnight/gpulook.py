@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from overnight.processes import start_apart
 from overnight.sensors import GpuSample
 from overnight.sensors.following import DEVICES
 
@@ -67,19 +68,7 @@ class GpuLook:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         try:
-            self.pid = os.posix_spawn(
-                self.words[0],
-                self.words,
-                {**os.environb, b"OVERNIGHT_ROLE": b"sensors"},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, writing, 1),
-                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                ],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=[signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM],
-            )
+            self.pid = start_apart(self.words, {**os.environb, b"OVERNIGHT_ROLE": b"sensors"}, out=writing)
         except OSError as error:
             os.close(reading)
             return Seen(trouble=f"no process for it could be started: {error.strerror}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -308,20 +307,9 @@ class Hooks:
             self.known.add(one.key)
             self.facts.say("hook_started", key=one.key, hook=name_of(self.spec, one.key))
         words = [sys.executable, "-I", "-m", "overnight.hookrunner", str(self.folder.path), one.key]
-        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, 1, 0)]
-        defaults = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
         mask = os.umask(users_umask())
         try:
-            # Not subprocess: 2 MB in a process that lives all night. Every descriptor of ours is closed by the exec.
-            one.pid = os.posix_spawn(
-                words[0],
-                words,
-                environment(self.folder, one.key),
-                file_actions=null,
-                setsid=True,
-                setsigmask=[],
-                setsigdef=defaults,
-            )
+            one.pid = processes.start_apart(words, environment(self.folder, one.key))
         except OSError as error:
             self._postpone(one, now, f"its runner could not be started: {error.strerror}")
         else:

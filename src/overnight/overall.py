@@ -5,18 +5,12 @@ Pure arithmetic on the sums of ``pace`` and ``advance``; the time is an argument
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
+from overnight.arrivals import more_than_passed
+from overnight.crosscheck import APART
 from overnight.meter import Meter
 from overnight.needs import needs
-
-TOLERANCE: Final = 1.02
-"""Printed step times are rounded: so much more than the time that passed they may add up to."""
-
-APART: Final = 1.2
-"""So many times the arrivals a printed time must be to be called wrong."""
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +30,7 @@ def whole(meter: Meter, elapsed_s: float) -> Whole:
     if elapsed_s <= 0 or not timed or not steps:
         return Whole(unknown=needs("dt_s", {"dt_s": None}, meter) or "wait for the second progress line")
     stepped_s = seconds * (steps / timed)
-    if stepped_s > elapsed_s * TOLERANCE + 1.0:
+    if more_than_passed(stepped_s, elapsed_s):
         # More time is printed than has passed. Where the lines come faster than they say, the times are wrong and the
         # steps are not; else the step numbers have jumped, and nobody knows how many were done.
         latest = meter.arrivals.latest

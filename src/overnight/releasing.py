@@ -77,19 +77,8 @@ class Release:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         try:
-            self.pid = os.posix_spawn(
-                words[0],
-                words,
-                {**os.environb, b"OVERNIGHT_ROLE": b"sensors"},  # so that it is not taken for a part of the training
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, writing, 1),
-                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                ],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=[signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM],
-            )
+            # The role, so that it is not taken for a part of the training.
+            self.pid = processes.start_apart(words, {**os.environb, b"OVERNIGHT_ROLE": b"sensors"}, out=writing)
             self.out = reading
         except OSError as error:
             os.close(reading)

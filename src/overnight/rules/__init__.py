@@ -187,6 +187,35 @@ def on_record(
     )
 
 
+def in_sample(
+    rule: Rule,
+    sensed: Sensed,
+    memory: Memory,
+    text: str,
+    *,
+    severity: Severity,
+    action: RuleAction,
+    evidence: dict[str, Any],
+) -> Verdict:
+    """Return a verdict on a sample, as the next ``part`` of those that the rule has told; ``memory`` counts them."""
+    memory["part"] += 1
+    return Verdict(
+        rule=rule.name,
+        severity=severity,
+        action=action,
+        text=text,
+        step=sensed.step,
+        at=sensed.sample.at,
+        part=memory["part"] - 1,
+        evidence=evidence,
+    )
+
+
+def gpus_named(indices: Sequence[int]) -> str:
+    """Return GPUs for a sentence: "GPU 0", "GPUs 0, 3"."""
+    return f"GPU {indices[0]}" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))}"
+
+
 def onset_of(verdict: Verdict, *, last: int, interval: int) -> int:
     """Return the step with which the trouble began: some rules tell it only after several records, ``interval`` apart.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory
+from overnight.rules import Memory, in_sample
 from overnight.sensors import Disk, HostSample, Sensed
 from overnight.sensors.filling import judged, outlook, size
 
@@ -93,17 +93,10 @@ class DiskSpace:
         return [self._verdict(sensed, text, {"mount": disk.mount, "inodes_free": left}, memory, over=False)]
 
     def _verdict(self, sensed: Sensed, text: str, evidence: dict[str, Any], memory: Memory, *, over: bool) -> Verdict:
-        memory["part"] += 1
-        return Verdict(
-            rule=self.name,
-            severity="note" if over else "warn",
-            action="note" if over else self.action,
-            text=text,
-            step=sensed.step,
-            at=sensed.sample.at,
-            part=memory["part"] - 1,
-            evidence=evidence,
-        )
+        return in_sample(
+            self, sensed, memory, text, severity="note" if over else "warn",
+            action="note" if over else self.action, evidence=evidence,
+        )  # fmt: skip
 
 
 def _named(disk: Disk) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, milder, spoken
+from overnight.rules import Memory, in_sample, milder, spoken
 from overnight.sensors import Gpu, GpuSample, Sensed, Xid
 from overnight.symptoms import HARDWARE_XIDS, cause_of
 
@@ -122,17 +122,10 @@ class Hardware:
         return told if late is None else [*told, self._verdict(sensed, late, memory)]
 
     def _verdict(self, sensed: Sensed, found: _Found, memory: Memory) -> Verdict:
-        memory["part"] += 1
-        return Verdict(
-            rule=self.name,
-            severity="critical" if found.broken else "warn",
-            action=self.action if found.broken else milder(self.action),
-            text=found.text,
-            step=sensed.step,
-            at=sensed.sample.at,
-            part=memory["part"] - 1,
-            evidence=found.evidence,
-        )
+        return in_sample(
+            self, sensed, memory, found.text, severity="critical" if found.broken else "warn",
+            action=self.action if found.broken else milder(self.action), evidence=found.evidence,
+        )  # fmt: skip
 
 
 def _stands_still(sensed: Sensed) -> bool:

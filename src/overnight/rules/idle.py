@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, span
+from overnight.rules import Memory, gpus_named, in_sample, span
 from overnight.sensors import GpuSample, Sensed
 
 LOW: Final = 0.2
@@ -86,7 +86,11 @@ class LowUtilisation:
             "busy": busy,
             "busy_utilisation": [means[index] for index in busy],
         }
-        return [self._verdict(sensed, _text(idle, busy, means), self.action, evidence, memory)]
+        return [
+            in_sample(
+                self, sensed, memory, _text(idle, busy, means), severity="warn", action=self.action, evidence=evidence
+            )
+        ]
 
     def _over(self, sensed: Sensed, memory: Memory) -> list[Verdict]:
         told = memory["told"]
@@ -94,23 +98,12 @@ class LowUtilisation:
             return []
         memory["told"] = []
         lasted = sensed.sample.at - BACK * MINUTE_S - memory["since"]
-        text = f"{_gpus(told)} {'works' if len(told) == 1 else 'work'} again, after {span(max(0.0, lasted))}"
-        return [self._verdict(sensed, text, "note", {"gpus": told, "lasted_s": lasted}, memory)]
-
-    def _verdict(
-        self, sensed: Sensed, text: str, action: RuleAction, evidence: dict[str, Any], memory: Memory
-    ) -> Verdict:
-        memory["part"] += 1
-        return Verdict(
-            rule=self.name,
-            severity="warn" if "utilisation" in evidence else "note",
-            action=action,
-            text=text,
-            step=sensed.step,
-            at=sensed.sample.at,
-            part=memory["part"] - 1,
-            evidence=evidence,
-        )
+        text = f"{gpus_named(told)} {'works' if len(told) == 1 else 'work'} again, after {span(max(0.0, lasted))}"
+        return [
+            in_sample(
+                self, sensed, memory, text, severity="note", action="note", evidence={"gpus": told, "lasted_s": lasted}
+            )
+        ]
 
 
 def _goes_on(sensed: Sensed) -> bool:
@@ -135,16 +128,14 @@ def _count(index: int, utilisation: float, passed: float, memory: Memory) -> Non
     memory.update({f"sum.{index}": total, f"time.{index}": time, f"low.{index}": low, f"back.{index}": back})
 
 
-def _gpus(indices: Sequence[int]) -> str:
-    return f"GPU {indices[0]}" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))}"
-
-
 def _text(idle: Sequence[int], busy: Sequence[int], means: dict[int, float]) -> str:
     each = ", ".join(f"{100 * means[index]:.0f}%" for index in idle)
     was = "was" if len(idle) == 1 else "were"
-    text = f"{_gpus(idle)} {was} used {each} of the time, below {100 * LOW:.0f}% for {span(LASTING * MINUTE_S)}"
+    text = f"{gpus_named(idle)} {was} used {each} of the time, below {100 * LOW:.0f}% for {span(LASTING * MINUTE_S)}"
     if busy:
         highest = max(means[index] for index in busy)
         waits = "it waits" if len(idle) == 1 else "they wait"
-        return f"{text}, while {_gpus(busy)} worked ({100 * highest:.0f}%): {waits} for others, or nothing uses them"
+        return (
+            f"{text}, while {gpus_named(busy)} worked ({100 * highest:.0f}%): {waits} for others, or nothing uses them"
+        )
     return f"{text} while steps go on: the GPU waits for data or for the processor"

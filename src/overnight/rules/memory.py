@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory
+from overnight.rules import Memory, in_sample
 from overnight.sensors import Gpu, GpuSample, HostSample, Sensed
 from overnight.sensors.filling import Word, judged, outlook, size
 
@@ -95,15 +95,8 @@ class MemoryCreep:
         return [self._verdict(sensed, word, text, evidence, memory)]
 
     def _verdict(self, sensed: Sensed, word: Word, text: str, evidence: dict[str, Any], memory: Memory) -> Verdict:
-        memory["part"] += 1
         over = word == "over"
-        return Verdict(
-            rule=self.name,
-            severity="note" if over else "warn",
-            action="note" if over else self.action,
-            text=text,
-            step=sensed.step,
-            at=sensed.sample.at,
-            part=memory["part"] - 1,
-            evidence=evidence,
-        )
+        return in_sample(
+            self, sensed, memory, text, severity="note" if over else "warn",
+            action="note" if over else self.action, evidence=evidence,
+        )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from overnight.events import RuleAction, Verdict
-from overnight.rules import Memory, span
+from overnight.rules import Memory, gpus_named, in_sample, span
 from overnight.sensors import Gpu, GpuSample, Sensed
 
 LASTING_S: Final = 60.0
@@ -100,21 +100,14 @@ class Throttle:
         if told == _NOTED:
             return []
         lasted = at - LASTING_S - memory["since"]
-        text = f"{_gpus(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled no more, after {span(lasted)}"
+        text = f"{gpus_named(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled no more, after {span(lasted)}"
         return [self._verdict(sensed, text, {"gpus": gpus, "lasted_s": lasted}, memory, alert=False)]
 
     def _verdict(self, sensed: Sensed, text: str, evidence: dict[str, Any], memory: Memory, *, alert: bool) -> Verdict:
-        memory["part"] += 1
-        return Verdict(
-            rule=self.name,
-            severity="warn" if alert else "note",
-            action=self.action if alert else "note",
-            text=text,
-            step=sensed.step,
-            at=sensed.sample.at,
-            part=memory["part"] - 1,
-            evidence=evidence,
-        )
+        return in_sample(
+            self, sensed, memory, text, severity="warn" if alert else "note",
+            action=self.action if alert else "note", evidence=evidence,
+        )  # fmt: skip
 
 
 def _reasons(gpu: Gpu) -> tuple[bool, tuple[str, ...]]:
@@ -126,15 +119,11 @@ def _reasons(gpu: Gpu) -> tuple[bool, tuple[str, ...]]:
     return bool(heavy) or low, heavy + ((_CAPPED,) if capped else ())
 
 
-def _gpus(indices: Sequence[int]) -> str:
-    return f"GPU {indices[0]}" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))}"
-
-
 def _text(slow: Sequence[_Slow]) -> str:
     """Return the sentence: "GPU 0 has been throttled (thermal) for 60 s: 91 C, SM clock 900 of 1410 MHz"."""
     reasons = ", ".join(dict.fromkeys(_WORDS.get(why, why) for one in slow for why in one.reasons))
-    text = f"{_gpus([one.gpu.index for one in slow])} {'has' if len(slow) == 1 else 'have'} been throttled ({reasons})"
-    text += f" for {span(LASTING_S)}"
+    text = f"{gpus_named([one.gpu.index for one in slow])} {'has' if len(slow) == 1 else 'have'} been throttled"
+    text += f" ({reasons}) for {span(LASTING_S)}"
     gpu = max((one.gpu for one in slow), key=lambda one: one.temperature_c or 0.0)
     facts = []
     if gpu.temperature_c is not None:

@@ -10,6 +10,8 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
+from overnight.processes import start_apart
+
 NOTHING_THERE = 3
 """The exit code of a sensor that has nothing to measure here."""
 
@@ -91,21 +93,11 @@ class Child:
         """Start it if it does not run and its time has come. ``at``: now, since the epoch."""
         if self.pid is not None or now < self._start_at or self._closed:
             return
-        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, 1, 0)]
-        defaults = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
         self.first_at = at if self.first_at is None else self.first_at
         self._given, self._silent_s, self._looked_at, self._killed_at = 0, 0.0, now, None
         try:
-            # Not subprocess: 2 MB in a process that lives all night. Every descriptor of ours is closed by the exec.
-            self.pid = os.posix_spawn(
-                self.argv[0],
-                self.argv,
-                {**os.environ, "OVERNIGHT_ROLE": "sensors"},  # so that it is not taken for a part of the training
-                file_actions=null,
-                setsid=True,
-                setsigmask=[],
-                setsigdef=defaults,
-            )
+            # The role, so that it is not taken for a part of the training.
+            self.pid = start_apart(self.argv, {**os.environ, "OVERNIGHT_ROLE": "sensors"})
         except OSError as error:
             self._postpone(now)
             self._ended = f"could not be started: {error.strerror}"
