@@ -141,7 +141,7 @@ class Parting:
 
     def _publish(self) -> bool:
         self.publisher.urgent = True
-        return self.publisher.publish(self.gauges.now())
+        return not self._removed() and self.publisher.publish(self.gauges.now())
 
     def _report(self, ended_at: float | None) -> None:
         """Let the report be made and wait for it; that there is none never changes how a run has ended."""
