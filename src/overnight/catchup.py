@@ -16,10 +16,11 @@ from typing import Final
 
 from overnight.events import Verdict
 from overnight.facts import Facts
+from overnight.folder import sensor_file
 from overnight.intake import Intake
 from overnight.monitor import Monitor
 from overnight.sensors import Sample, Sensed
-from overnight.sensors.archive import WholeFile, file_of, kinds_in
+from overnight.sensors.archive import WholeFile, kinds_in
 from overnight.sensors.placing import SOURCES, Kind, Stand
 
 SOME: Final = 500
@@ -33,7 +34,7 @@ class Catchup:
         self.facts = facts
         self.monitor = monitor
         self.intake = intake
-        self.files: dict[Kind, WholeFile] = {kind: WholeFile(file_of(run_dir, kind)) for kind in SOURCES}
+        self.files: dict[Kind, WholeFile] = {kind: WholeFile(sensor_file(run_dir, kind)) for kind in SOURCES}
         self.samples = heapq.merge(*map(self._samples, self.files), key=lambda one: one[1].at)
         self.done = False
         self.attempts: list[tuple[int, float, float | None]] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overnight.clocks import boot_clock
-from overnight.folder import RunFolder
+from overnight.folder import RunFolder, sensor_file
 
 if TYPE_CHECKING:
     import subprocess  # imported where a dump is begun: 2.4 MB that a night rarely needs
@@ -77,7 +77,7 @@ class Dump:
         """Return what the kernel's log says about a GPU, or that it cannot be read; None if that is of no interest."""
         with contextlib.suppress(OSError):
             head = (self.path / "kernel.txt").read_text(errors="replace").partition("\n")[0][:SENTENCE_CHARS]
-            sampled = self.path.parents[1] / "sensors" / "gpu.jsonl"
+            sampled = sensor_file(self.path.parents[1], "gpu")
             if "says nothing" not in head and ("not readable" not in head or sampled.exists()):
                 return head
         return None

@@ -99,6 +99,11 @@ def read_regular(path: Path) -> bytes:
         os.close(handle)
 
 
+def sensor_file(run_dir: Path, kind: str) -> Path:
+    """Return the file that the sensor of this kind ("gpu", "host") appends its samples to."""
+    return run_dir / "sensors" / f"{kind}.jsonl"
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in ``path``; None if there is no such file; FolderError if it is not a JSON object."""
     try:

@@ -19,7 +19,7 @@ from overnight import gpulook, processes
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
 from overnight.facts import Facts
-from overnight.folder import RunFolder, read_json, utc
+from overnight.folder import RunFolder, read_json, sensor_file, utc
 from overnight.keepers import read_identity
 from overnight.sensors import GpuProcess, GpuSample
 from overnight.sensors.following import gpu_likely
@@ -171,7 +171,7 @@ class Around:
 
     def _newest(self) -> GpuSample | None:
         try:
-            with open(self.folder.path / "sensors" / "gpu.jsonl", "rb") as stream:
+            with open(sensor_file(self.folder.path, "gpu"), "rb") as stream:
                 stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
                 lines = stream.read().splitlines()
         except OSError:

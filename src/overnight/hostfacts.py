@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from overnight import postmortem
-from overnight.folder import utc
+from overnight.folder import sensor_file, utc
 from overnight.sensors import Gpu, GpuSample, HostSample
 
 TAIL_BYTES = 256 * 1024
@@ -52,7 +52,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def gather(run_dir: Path, *, kmsg: Path = postmortem.KMSG) -> Facts:
     """Return what a run's sensors and the kernel have told; never an error."""
-    tails = {kind: _tail(run_dir / "sensors" / f"{kind}.jsonl") for kind in _KINDS}
+    tails = {kind: _tail(sensor_file(run_dir, kind)) for kind in _KINDS}
     gpus = [one for line in tails["gpu"] if (one := _sample(line, GpuSample)) is not None]
     hosts = [seen for line in tails["host"] if (seen := _sample(line, HostSample)) is not None]
     said = [*_gpus(gpus), *(_host(hosts[-1]) if hosts else ()), *_events(gpus)]

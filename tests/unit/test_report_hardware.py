@@ -10,7 +10,7 @@ import pytest
 from fake_views import FakeViews
 from test_report_series import known, records
 
-from overnight.folder import utc
+from overnight.folder import sensor_file, utc
 from overnight.printable import harmless
 from overnight.report.hardware import Machine
 from overnight.report.page import page
@@ -18,7 +18,7 @@ from overnight.report.text import text
 from overnight.report.timecurves import MOST, Band, Timeline
 from overnight.report.value import build
 from overnight.sensors import Disk, Gpu, GpuSample, HostSample, Xid
-from overnight.sensors.written import file_of, written
+from overnight.sensors.written import written
 
 BEGAN = 1_795_993_000.0
 NOTE = "the kernel's log is not readable (/dev/kmsg: Operation not permitted), so Xid lines in it are not seen"
@@ -35,7 +35,7 @@ def gpu(index: int = 0, **values: Any) -> Gpu:
 def write(folder: Path, *samples: GpuSample | HostSample, end: bytes = b"") -> None:
     """Put samples into the sensors' files of a run's folder."""
     for kind in ("gpu", "host"):
-        path = file_of(folder, kind)
+        path = sensor_file(folder, kind)
         path.parent.mkdir(exist_ok=True)
         own = [one for one in samples if isinstance(one, GpuSample) == (kind == "gpu")]
         path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in own) + end)
@@ -104,8 +104,8 @@ def test_a_gpu_that_is_lost_is_told_with_its_time(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
     write(tmp_path, HostSample(at=BEGAN, memory_total=8 << 30, memory_available=2 << 30))
-    file_of(tmp_path, "gpu").unlink()
-    file_of(tmp_path, "gpu").mkdir()
+    sensor_file(tmp_path, "gpu").unlink()
+    sensor_file(tmp_path, "gpu").mkdir()
     found = value(tmp_path)
     assert "gpu.jsonl cannot be read" in found["unknown"]["gpu sensors"]
     assert found["hardware"]["host"]["memory_least"] == 2 << 30
@@ -152,7 +152,7 @@ def test_a_stalled_run_says_that_the_kernel_log_was_not_readable(tmp_path: Path)
 def test_a_stalled_run_says_that_nothing_was_reported_or_that_nobody_looked(tmp_path: Path) -> None:
     assert "GPU errors none was reported" in said(stalled(tmp_path))
     for name in ("gpu", "host"):
-        file_of(tmp_path, name).unlink()
+        sensor_file(tmp_path, name).unlink()
     stall = verdict("stall", "critical", "no new step for 31 min")
     assert "nobody looked for Xid lines" in said(value(tmp_path, [stall], state="failed", cause="stall"))
     assert "Xid" not in said(value(tmp_path))

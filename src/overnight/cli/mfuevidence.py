@@ -16,13 +16,13 @@ from overnight.calculator import Evidence
 from overnight.calculator.busyness import Busyness
 from overnight.calculator.observed import Observed, printed_tokens
 from overnight.crosscheck import disagreements
-from overnight.folder import RunFolder
+from overnight.folder import RunFolder, sensor_file
 from overnight.monitor import Monitor
 from overnight.overall import whole
 from overnight.past.rereading import NOTHING_KNOWN, Bounds, bounds_of, reread
 from overnight.past.times import dated
 from overnight.sensors import Gpu, GpuSample
-from overnight.sensors.written import file_of, written
+from overnight.sensors.written import written
 from overnight.spec import RunSpec
 
 MOST_BYTES = 16 << 20
@@ -43,7 +43,7 @@ def gathered(subject: RunFolder | Path, spec: RunSpec) -> Gathered:
         return _of_log(subject, spec)
     status = client.status(subject)
     log = Path(spec.log)
-    sensed, gpus = _sensed(file_of(subject.path, "gpu"))
+    sensed, gpus = _sensed(sensor_file(subject.path, "gpu"))
     if not log.is_file():
         remarks: tuple[str, ...]
         evidence, remarks = _of_status(subject, status), (f"the log {log} is gone: its status is all that is known",)

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from overnight.calculator.busyness import Busyness
 from overnight.errors import FolderError
-from overnight.folder import utc
+from overnight.folder import sensor_file, utc
 from overnight.report.timecurves import Band, Timeline
 from overnight.report.units import moment
 from overnight.sensors import Gpu, GpuSample, HostSample, Xid
-from overnight.sensors.written import file_of, written
+from overnight.sensors.written import written
 
 MOST_XIDS: Final = 200
 MOST_GPUS: Final = 64
@@ -224,7 +224,7 @@ def machine_of(
     if run_dir is not None:
         for kind in ("gpu", "host"):
             try:
-                for sample in written(file_of(run_dir, kind)):
+                for sample in written(sensor_file(run_dir, kind)):
                     if isinstance(sample, GpuSample) and kind == "gpu":
                         machine.take_gpu(sample)
                     elif isinstance(sample, HostSample) and kind == "host":

@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from overnight.folder import sensor_file
 from overnight.sensors import Sample
 from overnight.sensors.lines import SampleFile
 from overnight.sensors.placing import SOURCES, Kind
@@ -25,11 +26,6 @@ class WholeFile(SampleFile):
     behind_bytes = _WHOLE
 
 
-def file_of(run_dir: Path, kind: Kind) -> Path:
-    """Return the path of a sensor's file."""
-    return run_dir / "sensors" / f"{kind}.jsonl"
-
-
 def kinds_in(run_dir: Path) -> frozenset[Kind]:
     """Return the sensors that have written a sample in a run's folder."""
     return frozenset(kind for kind in SOURCES if next(samples(run_dir, kind), None) is not None)
@@ -37,7 +33,7 @@ def kinds_in(run_dir: Path) -> frozenset[Kind]:
 
 def samples(run_dir: Path, kind: Kind) -> Iterator[tuple[int, Sample]]:
     """Yield every sample of one sensor with the offset of its line, up to the last whole line of the file."""
-    file = WholeFile(file_of(run_dir, kind))
+    file = WholeFile(sensor_file(run_dir, kind))
     while True:
         yield from file.take()
         if not file.more:

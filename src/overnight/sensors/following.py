@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from overnight.folder import sensor_file
 from overnight.sensors import Sample
 from overnight.sensors.children import Child
 from overnight.sensors.lines import SampleFile
@@ -94,7 +95,7 @@ class Sensing:
         self.files: dict[str, SampleFile] = {}
         self.children: dict[str, Child] = {}
         for kind in KINDS:
-            self.files[kind] = SampleFile(run_dir / "sensors" / f"{kind}.jsonl", places.get(kind, 0))
+            self.files[kind] = SampleFile(sensor_file(run_dir, kind), places.get(kind, 0))
             if kind in words:
                 self.children[kind] = self._child(kind, words[kind], disks)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from overnight.folder import sensor_file
 from overnight.sensors import Gpu, GpuSample
 from overnight.sensors.belonging import Belonging
 from overnight.sensors.cards import Absent, Maker, Register, Seen
@@ -164,7 +165,7 @@ class Sampler:
 
 def watch(run_dir: Path, *, every_s: float, parent: int, kmsg: Path | None = None) -> int:
     """Write samples until the parent or the folder is gone, or there is nothing to be measured."""
-    path = run_dir / "sensors" / "gpu.jsonl"
+    path = sensor_file(run_dir, "gpu")
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
     except OSError:

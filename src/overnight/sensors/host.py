@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 import psutil
 
+from overnight.folder import sensor_file
 from overnight.machine import Machine
 from overnight.sensors import HostSample, Pressure
 from overnight.sensors.bounded import Bounded
@@ -149,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     end_with_parent(words.parent)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    path = words.run_dir / "sensors" / "host.jsonl"
+    path = sensor_file(words.run_dir, "host")
     keep_sampling(path, lambda: encode(host.sample()), every_s=words.every, parent=words.parent)
     return 0
 

@@ -16,16 +16,8 @@ from overnight.errors import FolderError
 from overnight.sensors import Sample
 from overnight.sensors.lines import BAD, PIECE_BYTES
 
-FOLDER = "sensors"
-FILES = {"gpu": "gpu.jsonl", "host": "host.jsonl"}
-
 MOST_BYTES = 64 << 20
 """Of a longer file the end is read. A sensor writes half as often beyond 32 MiB, so this is more than any night."""
-
-
-def file_of(run_dir: Path, kind: str) -> Path:
-    """Return the file of the sensor of this kind ("gpu", "host")."""
-    return run_dir / FOLDER / FILES[kind]
 
 
 def written(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[Sample]:
