@@ -18,7 +18,7 @@ from side import ratio, spread
 
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.intake import Intake
+from overnight.intake.reading import Intake
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
 

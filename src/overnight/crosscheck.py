@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from overnight.basis import Figures
 from overnight.events import Measure
 from overnight.meter import Meter
+from overnight.yardsticks.basis import Figures
 
 _PADDED: Final = 4.0
 """Of a batch no more than so much is padding."""

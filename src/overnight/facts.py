@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from overnight.causes import Finding
 from overnight.events import Exit, Request, Verdict, VerdictKey
+from overnight.exits.causes import Finding
 from overnight.folder import Journal, RunFolder, read_journal, utc
 from overnight.monitor import Monitor
 from overnight.resumption.known import SavesBook

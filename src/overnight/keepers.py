@@ -15,7 +15,7 @@ from overnight import clearing, processes
 from overnight.clearing import Cleared, Found
 from overnight.folder import RunFolder, read_json
 from overnight.processes import Identity, boot_id
-from overnight.waking import Wake
+from overnight.supervision.waking import Wake
 
 KILL_S, AGAIN_S = 10.0, 0.5
 """So long a kill of all may take; and one more of what has not died of the first, for it hangs in the kernel."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from overnight.causes import Finding, classify, describe
 from overnight.events import Exit, Request, StopOrder, Verdict
+from overnight.exits.causes import Finding, classify, describe
 from overnight.states import (
     FAILURES,
     LIMITS,

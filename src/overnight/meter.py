@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from overnight.advance import Advance, Gains, Moved
-from overnight.arrivals import Arrivals
-from overnight.basis import Figures
 from overnight.events import Measure, Record
 from overnight.flops import six_n, six_n_attention
-from overnight.needs import needs
-from overnight.pace import Pace
-from overnight.useful import Useful
+from overnight.pacing.advance import Advance, Gains, Moved
+from overnight.pacing.arrivals import Arrivals
+from overnight.pacing.pace import Pace
+from overnight.pacing.useful import Useful
+from overnight.yardsticks.basis import Figures
+from overnight.yardsticks.needs import needs
 
 if TYPE_CHECKING:
     from overnight.batches import Batch

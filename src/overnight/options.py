@@ -107,7 +107,7 @@ def _count(name: str, about: str, default: int | None = None, group: str = "meas
 
 def end_commands(raw: object) -> tuple[str, ...]:
     """Return the commands of ``--on-end``; ValueError for one that is nothing but its suffix."""
-    from overnight.hookfiles import parse_on_end  # here, since few runs have one
+    from overnight.hooks.files import parse_on_end  # here, since few runs have one
 
     found = commands(raw)
     for one in found:

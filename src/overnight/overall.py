@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from overnight.arrivals import more_than_passed
 from overnight.crosscheck import APART
 from overnight.meter import Meter
-from overnight.needs import needs
+from overnight.pacing.arrivals import more_than_passed
+from overnight.yardsticks.needs import needs
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from overnight.growth import Growth
 from overnight.monitor import Monitor
 from overnight.processes import Identity, boot_id, descendants
 from overnight.rules import Quiet
+from overnight.saves.growth import Growth
 
 SILENT_S = 20.0
 FILES_EVERY_S = 10.0

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from overnight import client, processes, targets
-from overnight.asked import read_asked
 from overnight.clocks import uptime_s
 from overnight.folder import RunFolder, read_json, utc, write_atomic, write_json
 from overnight.keepers import read_identity
 from overnight.processes import Identity
+from overnight.requests.asked import read_asked
 from overnight.wiring import make_monitor
 
 READ_BYTES = 1 << 20  # of the log, searched for its last step

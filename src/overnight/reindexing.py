@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from overnight.asked import in_force, read_asked
 from overnight.errors import FolderError, UsageError
 from overnight.events import VERDICT_KEY
 from overnight.facts import Facts
@@ -28,13 +27,14 @@ from overnight.history.completeness import Place, holds, stored_place
 from overnight.history.reading import Sheet, open_to_read
 from overnight.history.store import History, make_private
 from overnight.history.views import Views
-from overnight.intake import Intake
+from overnight.intake.reading import Intake
 from overnight.monitor import Entry, Monitor
-from overnight.ownership import Owned, Owner
+from overnight.requests.asked import in_force, read_asked
 from overnight.sensors.archive import kinds_in, samples
 from overnight.sensors.placing import SOURCES, Kind, Stand, record_of
 from overnight.spec import RunSpec
 from overnight.states import ENDED
+from overnight.supervision.ownership import Owned, Owner
 from overnight.wiring import make_monitor
 
 TAILS = ("-wal", "-shm", "-journal")

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overnight import yardsticks
 from overnight.errors import UsageError
 from overnight.folder import check_name
 from overnight.options import ACTIONS, BY_NAME, LIMITS, NOT_SETTINGS, RULES, SETTINGS, TABLES, actions_of
 from overnight.places import check_text, checked_log, find_executable, made_up_name
 from overnight.quantities import RefusedError, epoch_of, quoted
 from overnight.spec import RunSpec
+from overnight.yardsticks import given as yardsticks
 
 PLACES = re.compile(r"(?<!\$)\{(\w+)\}")
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from overnight.causes import Finding
 from overnight.events import Exit, Request, StopOrder, Verdict
+from overnight.exits.causes import Finding
 
 State = Literal["pending", "starting", "running", "stopping", "backoff", "finished", "stopped", "failed", "gave_up"]
 

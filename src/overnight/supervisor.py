@@ -26,41 +26,41 @@ from pathlib import Path
 from typing import Any
 
 from overnight import states
-from overnight.alarm import Alarm
-from overnight.asked import read_asked
-from overnight.attempt import Attempt
-from overnight.attempts import Attempts
-from overnight.changes import applied
 from overnight.clocks import boot_clock
-from overnight.comeback import Comeback
 from overnight.errors import OvernightError
 from overnight.events import Exit, Request, Verdict
 from overnight.facts import Facts, complain
 from overnight.folder import RunFolder, utc
-from overnight.gauges import Gauges
 from overnight.history.completeness import behind
-from overnight.hooks import Hooks
-from overnight.inbox import Inbox
-from overnight.instruments import Instruments
-from overnight.intake import Intake
+from overnight.hooks.starting import Hooks
+from overnight.intake.instruments import Instruments
+from overnight.intake.reading import Intake
+from overnight.intake.storing import Storing
 from overnight.keepers import Keepers
 from overnight.lifecycle import stopping_again
-from overnight.orders import Orders
-from overnight.ownership import Owned, Owner
-from overnight.parting import NOBODY, Parting
 from overnight.progress import Progress
-from overnight.publishing import Publisher
-from overnight.rebooting import Reboot
+from overnight.reboots.rebooting import Reboot
+from overnight.requests.asked import read_asked
+from overnight.requests.changes import applied
+from overnight.requests.inbox import Inbox
+from overnight.requests.orders import Orders
 from overnight.rules import Moment
-from overnight.saves import SaveWatch
-from overnight.shutdown import shutting_down
+from overnight.saves.noticing import SaveWatch
 from overnight.snapshot import verdict_line
 from overnight.spec import RunSpec
-from overnight.spending import Spending
-from overnight.standing import Standing
-from overnight.storing import Storing
-from overnight.waking import Wake, Woke
-from overnight.watching import Watching
+from overnight.supervision.alarm import Alarm
+from overnight.supervision.attempt import Attempt
+from overnight.supervision.attempts import Attempts
+from overnight.supervision.comeback import Comeback
+from overnight.supervision.gauges import Gauges
+from overnight.supervision.ownership import Owned, Owner
+from overnight.supervision.parting import NOBODY, Parting
+from overnight.supervision.publishing import Publisher
+from overnight.supervision.shutdown import shutting_down
+from overnight.supervision.spending import Spending
+from overnight.supervision.standing import Standing
+from overnight.supervision.waking import Wake, Woke
+from overnight.supervision.watching import Watching
 from overnight.wiring import change_monitor, make_monitor
 
 LOCK_WAIT_S = 5.0

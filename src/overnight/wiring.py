@@ -38,9 +38,9 @@ from overnight.rules.stall import Stall
 from overnight.rules.steps import MaxSteps
 from overnight.rules.straggler import Straggler
 from overnight.rules.throttle import Throttle
-from overnight.sizing import figures_of
 from overnight.spec import RunSpec
 from overnight.states import Plan
+from overnight.yardsticks.sizing import figures_of
 
 READERS: dict[str, Callable[[], Reader]] = {
     "nanogpt": NanoGPT,

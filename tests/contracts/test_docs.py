@@ -30,55 +30,50 @@ import msgspec
 import pytest
 
 from overnight import (
-    causes,
     checkpoint,
     cli,
     client,
-    doctor,
-    dumps,
     errors,
     exporting,
-    guard,
-    hookfiles,
-    instruments,
-    lastlook,
     lifecycle,
     machine,
     options,
     proof,
-    publishing,
     snapshot,
     states,
-    symptoms,
     wiring,
 )
 from overnight.accelerators.table import ACCELERATORS
-from overnight.attempt import Attempt
+from overnight.aftermath import lastlook
 from overnight.batches import Entry
 from overnight.calculator import Impossible, reading
-from overnight.changes import changed
 from overnight.checkpoint import asking, manifest
 from overnight.checkpoint import errors as checkpoint_errors
 from overnight.checkpoint.checkpointer import Checkpointer
 from overnight.cli.parser import HOOK_FAILED
+from overnight.doctor import checks as doctor
 from overnight.engines import Engine
 from overnight.events import Record, Request, RuleAction, Severity, Verdict
+from overnight.exits import causes, symptoms
 from overnight.facts import Facts
 from overnight.flops.conventions import CONVENTIONS
 from overnight.folder import RunFolder, write_json
-from overnight.folding import Fold
 from overnight.history.store import History
 from overnight.history.table import NUMBERS
-from overnight.hooks import Hooks
+from overnight.hooks import files as hookfiles
+from overnight.hooks import guard
+from overnight.hooks.folding import Fold
+from overnight.hooks.starting import Hooks
+from overnight.intake import instruments
 from overnight.modelsize.config import FAMILIES
 from overnight.modelsize.named import NAMED
 from overnight.past.comparing import Pair
-from overnight.pricing import price_of, read_prices
 from overnight.readers import Reader, programs
 from overnight.readers.fields import LOSSES, PLACE, field_of
 from overnight.readers.pattern import Pattern
 from overnight.reindexing import Rebuilt
 from overnight.report.gather import of_run
+from overnight.requests.changes import changed
 from overnight.resumeproof import evidence
 from overnight.resumeproof.words import Cause
 from overnight.rules import (
@@ -110,11 +105,18 @@ from overnight.sensors import (
     series,
 )
 from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
+from overnight.stalls import dumps
 from overnight.states import RunState
+from overnight.supervision import publishing
+from overnight.supervision.attempt import Attempt
 from overnight.tail import Line
+from overnight.yardsticks.pricing import price_of, read_prices
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "overnight"
+HANDS = "supervision intake requests saves resumption stops aftermath stalls hooks reboots"
+ROOMS_OF_A_RUN = (SOURCE, *(SOURCE / name for name in HANDS.split()))
+"""Where the supervisor's verdicts, facts and events are made."""
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 
@@ -304,7 +306,7 @@ def no_complaints(text: str) -> None:
 def rules_by_literal() -> set[str]:
     """Return the rules that are named where a verdict is made outside ``rules/``."""
     found = set()
-    for _, tree in trees(SOURCE, SOURCE / "resumption"):
+    for _, tree in trees(*ROOMS_OF_A_RUN):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
@@ -883,7 +885,7 @@ def test_every_cause_is_documented() -> None:
 def causes_given() -> set[str]:
     """Return the causes that a run can end with: words within the functions that decide, in a table, names of rules."""
     words: set[object] = {cause for cause, _ in symptoms._SHAPES}
-    for name in ("lifecycle", "causes"):
+    for name in ("lifecycle", "exits/causes"):
         tree = ast.parse((SOURCE / f"{name}.py").read_text())
         deciders = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         words |= {node.value for one in deciders for node in ast.walk(one) if isinstance(node, ast.Constant)}
@@ -1003,7 +1005,7 @@ def events_told() -> tuple[set[str], set[str]]:
     """Return the events that hooks are told of, and what is handed over with them, as literals of the code."""
     events: set[str] = set()
     details: set[str] = set()
-    for _, tree in trees(SOURCE):
+    for _, tree in trees(*ROOMS_OF_A_RUN):
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
                 continue
@@ -1074,7 +1076,7 @@ def a_folder(tmp_path: Path) -> RunFolder:
 def facts_said() -> dict[str, set[str]]:
     """Return every fact name that is passed to a ``say`` method as a literal, with the details that go with it."""
     found: dict[str, set[str]] = {}
-    for path, tree in trees(SOURCE, SOURCE / "resumption"):
+    for path, tree in trees(*ROOMS_OF_A_RUN):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -1125,7 +1127,7 @@ def test_every_file_of_a_stall_dump_and_of_a_check_is_documented(tmp_path: Path)
     text = section("run-folder.md", "evidence")
     documented = {word for cells in rows(text) for word in CODE.findall(cells[0])}
     written = set()
-    for name in ("dumps", "stalldump", "proof", "rehearsal"):
+    for name in ("stalls/dumps", "stalls/stalldump", "proof", "rehearsal"):
         found = re.findall(r'"([\w.-]+\.(?:txt|log|json))"', (SOURCE / f"{name}.py").read_text())
         assert found, name
         written |= set(found)
@@ -1150,7 +1152,7 @@ def test_the_format_versions_are_documented() -> None:
 
 def test_the_fields_of_stop_json_for_scripts_are_documented() -> None:
     documented = set(table(section("run-folder.md", "stop.json")))
-    tree = ast.parse((SOURCE / "orderfile.py").read_text())
+    tree = ast.parse((SOURCE / "stops" / "orderfile.py").read_text())
     written = {
         key.value
         for node in ast.walk(tree)

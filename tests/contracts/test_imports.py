@@ -15,9 +15,10 @@ import overnight
 
 ROOT = Path(overnight.__file__).parent
 PURE = (
-    "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail "
-    "ladder causes traces symptoms folding goodput stepping batches calm earliness pace counting "
-    "screen bars printable carrying advance arrivals useful needs basis overall crosscheck hearing sizing accelerators "
+    "errors events spec quantities flops readers meter rules announce states lifecycle monitor tail pacing "
+    "batches calm earliness screen bars printable carrying overall crosscheck hearing accelerators "
+    "yardsticks.basis yardsticks.needs yardsticks.sizing exits.causes exits.traces exits.symptoms "
+    "stops.ladder hooks.folding "
     "sensors.forecast sensors.filling sensors.series sensors.placing"
 ).split()
 PURE_FILES = (
@@ -28,7 +29,7 @@ PURE_FILES = (
     "modelsize.nesting modelsize.named modelsize.nanogpt modelsize.families calculator"
 ).split()
 """Files in rooms that are not pure as a whole."""
-PURE_WORDS = {"overnight.modelsize", "overnight.accelerators", "overnight.sensors"}
+PURE_WORDS = {f"overnight.{room}" for room in "modelsize accelerators sensors yardsticks exits stops hooks".split()}
 """Packages whose own file holds words only, and which have files that are not pure."""
 IMPURE = {"os", "time", "subprocess", "sqlite3", "socket", "threading", "pathlib"}
 IMPLEMENTATIONS = ("overnight.readers.", "overnight.rules.", "overnight.engines.")

@@ -26,7 +26,7 @@ import pytest
 from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.history.store import records_of
-from overnight.intake import Intake
+from overnight.intake.reading import Intake
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
 

@@ -16,7 +16,7 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.history import store
 from overnight.history.store import History
-from overnight.intake import Intake
+from overnight.intake.reading import Intake
 from overnight.monitor import Outcome
 from overnight.resumption.aftermath import BEFORE, BESIDE, Aftermath
 from overnight.spec import RunSpec

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from overnight.catchup import SOME, Catchup
 from overnight.events import Verdict
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.instruments import Instruments
-from overnight.intake import Intake
+from overnight.intake.catchup import SOME, Catchup
+from overnight.intake.instruments import Instruments
+from overnight.intake.reading import Intake
 from overnight.monitor import Entry
 from overnight.progress import Progress
 from overnight.sensors import Gpu, GpuSample, HostSample

@@ -19,8 +19,8 @@ import pytest
 from looking import Run, Runs, alive, toy, until
 
 from overnight import launch
+from overnight.exits.postmortem import kernel_lines, oom_counters
 from overnight.folder import RunFolder
-from overnight.postmortem import kernel_lines, oom_counters
 
 pytestmark = pytest.mark.timeout(120)
 

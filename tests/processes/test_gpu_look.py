@@ -10,7 +10,7 @@ import pytest
 from looking import alive, until
 
 from overnight.clocks import boot_clock
-from overnight.gpulook import HANGS, GpuLook, Seen
+from overnight.sensors.gpulook import HANGS, GpuLook, Seen
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
-from overnight.growth import Growth
+from overnight.saves.growth import Growth
 
 
 class Night:

@@ -19,16 +19,16 @@ from gpu_child import begun
 from machines import box, record
 from runs import Home, a_place, living, load, until
 
-from overnight.aftermath import Aftermath
+from overnight.aftermath.releasing import Release
+from overnight.aftermath.remains import Remains
+from overnight.aftermath.sequence import Aftermath
 from overnight.clocks import boot_clock
-from overnight.dumps import Dump
 from overnight.events import Verdict
 from overnight.folder import RunFolder
-from overnight.gpulook import GpuLook
-from overnight.hostfacts import gather
-from overnight.releasing import Release
-from overnight.remains import Remains
 from overnight.sensors import Disk, Gpu, GpuSample, HostSample, Xid
+from overnight.sensors.gpulook import GpuLook
+from overnight.stalls.dumps import Dump
+from overnight.stalls.hostfacts import gather
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -406,7 +406,7 @@ def test_a_kernel_log_that_may_not_be_read_is_said(home: Home) -> None:
 
 
 def test_a_stalls_verdict_keeps_what_was_seen_last(tmp_path: Path) -> None:
-    from overnight.instruments import Instruments
+    from overnight.intake.instruments import Instruments
 
     seen = {"gpus": [{"index": 0, "temperature_c": float("nan")}], "gpu_trouble": None, "host": None, "page": 1}
     instruments = Instruments.__new__(Instruments)

@@ -22,8 +22,8 @@ from overnight import clearing
 from overnight.clocks import boot_clock
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_journal
-from overnight.folding import Fold
-from overnight.hooks import Hooks
+from overnight.hooks.folding import Fold
+from overnight.hooks.starting import Hooks
 from overnight.spec import RunSpec
 
 pytestmark = pytest.mark.timeout(180)
@@ -463,7 +463,7 @@ import msgspec
 from overnight.clocks import boot_clock
 from overnight.facts import Facts
 from overnight.folder import RunFolder
-from overnight.hooks import Hooks
+from overnight.hooks.starting import Hooks
 from overnight.spec import RunSpec
 folder = RunFolder(Path(sys.argv[1]))
 spec = msgspec.convert(json.loads(folder.run_json.read_text())["spec"], RunSpec)

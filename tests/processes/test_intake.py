@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from overnight import intake as intake_module
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_journal
 from overnight.history.store import records_of
-from overnight.intake import Intake
+from overnight.intake import reading as intake_module
+from overnight.intake.reading import Intake
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
 
@@ -212,7 +212,7 @@ def test_segments_and_attempts_are_the_same_after_kills_and_a_rebuild(night: Nig
 CHILD = """
 import sys, time
 from pathlib import Path
-from overnight import intake as module
+from overnight.intake import reading as module
 from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.spec import RunSpec

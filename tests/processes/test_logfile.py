@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from overnight.logfile import BLOCK_BYTES, FINGERPRINT_BYTES, Chunk, LogFile, Mark
+from overnight.intake.logfile import BLOCK_BYTES, FINGERPRINT_BYTES, Chunk, LogFile, Mark
 
 
 class Follower:

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from overnight.folder import RunFolder
-from overnight.ownership import Owned, Owner
 from overnight.processes import boot_id
+from overnight.supervision.ownership import Owned, Owner
 
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
 from overnight.folder import RunFolder
-from overnight.ownership import Owned, Owner
+from overnight.supervision.ownership import Owned, Owner
 try:
     owner = Owner(RunFolder(Path(sys.argv[1])), wait_s=float(sys.argv[2]))
 except Owned as error:

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from overnight import postmortem
-from overnight.causes import Finding
 from overnight.events import Exit
-from overnight.postmortem import OomCounters, again, examine, kernel_lines, last_lines, oom_counters
+from overnight.exits import postmortem
+from overnight.exits.causes import Finding
+from overnight.exits.postmortem import OomCounters, again, examine, kernel_lines, last_lines, oom_counters
 from overnight.processes import exit_of_status
 
 KILLED = Exit(signal="SIGKILL")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from looking import Run, until
 
-from overnight.saves import Saves, SaveWatch
+from overnight.saves.noticing import Saves, SaveWatch
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from overnight import space
-from overnight.space import AHEAD_BYTES, LEAST_BYTES, LogSpace, filesystem_type
+from overnight.intake import space
+from overnight.intake.space import AHEAD_BYTES, LEAST_BYTES, LogSpace, filesystem_type
 
 MIB = 1 << 20
 

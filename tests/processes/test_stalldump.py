@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from overnight import stalldump
-from overnight.dumps import Dump
 from overnight.folder import RunFolder
+from overnight.stalls import stalldump
+from overnight.stalls.dumps import Dump
 
 LIMIT_S = 60.0
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from overnight.advance import Moved
-from overnight.arrivals import Arrivals
-from overnight.asked import read_asked
 from overnight.cli import main
 from overnight.cli.pagefigures import _devices
 from overnight.cli.render import figure, money, percent, thousands
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
+from overnight.pacing.advance import Moved
+from overnight.pacing.arrivals import Arrivals
+from overnight.pacing.stepping import Sums
 from overnight.past.rereading import _number as is_number
 from overnight.past.times import _number as moment_of
-from overnight.pricing import parse
 from overnight.quantities import RefusedError, price, tflops
-from overnight.stepping import Sums
+from overnight.requests.asked import read_asked
+from overnight.yardsticks.pricing import parse
 
 HUGE = 10**400
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overnight.advance import WARM_UP_STEPS, Advance, Moved
-from overnight.basis import Figures
 from overnight.batches import Batch, Places
 from overnight.events import Record
 from overnight.meter import Meter
+from overnight.pacing.advance import WARM_UP_STEPS, Advance, Moved
+from overnight.yardsticks.basis import Figures
 
 
 def walked(steps: list[int | None], one: Advance | None = None, interval: int = 1) -> list[Moved]:

@@ -6,8 +6,8 @@ from math import inf, nan
 
 import pytest
 
-from overnight.advance import Moved
-from overnight.arrivals import LEAST_S, MOST_S, Arrivals
+from overnight.pacing.advance import Moved
+from overnight.pacing.arrivals import LEAST_S, MOST_S, Arrivals
 
 STEP = Moved(1, redone=False, clean=True, part=1.0)
 

@@ -6,10 +6,10 @@ from typing import get_type_hints
 
 import pytest
 
-from overnight.causes import LASTING, Finding, classify, describe
 from overnight.events import Exit
+from overnight.exits.causes import LASTING, Finding, classify, describe
+from overnight.exits.traces import MAX_COLUMNS, MAX_LINES, read
 from overnight.states import FAILURES
-from overnight.traces import MAX_COLUMNS, MAX_LINES, read
 
 FAILED = Exit(exit_code=1)
 SITE = "/venv/lib/python3.11/site-packages"

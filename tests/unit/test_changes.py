@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from overnight.changes import FIELDS, applied, changed
 from overnight.options import CHANGEABLE
+from overnight.requests.changes import FIELDS, applied, changed
 from overnight.spec import RunSpec
 
 SPEC = RunSpec(name="n", argv=("true",), executable="/bin/true", cwd="/", log="/l", max_hours=8.0)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from overnight import cli, doctor, doctorgpu
+from overnight import cli
 from overnight.cli.doctor import lines
-from overnight.findings import Check
+from overnight.doctor import checks as doctor
+from overnight.doctor import gpu as doctorgpu
+from overnight.doctor.findings import Check
 from overnight.machine import Machine
 from overnight.sensors import Gpu, GpuSample
 
@@ -236,11 +238,11 @@ def test_who_holds_the_devices(monkeypatch: pytest.MonkeyPatch, state: str, leve
 
 
 def test_a_kernel_log_that_is_closed_matters_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overnight.postmortem.kernel_log_closed", lambda: "Operation not permitted")
+    monkeypatch.setattr("overnight.exits.postmortem.kernel_log_closed", lambda: "Operation not permitted")
     monkeypatch.setattr(doctorgpu, "device_files", list)
     assert doctorgpu.kernel_log(Machine()).level == "ok"
     monkeypatch.setattr(doctorgpu, "device_files", lambda: [Path("/dev/nvidia0")])
     found = doctorgpu.kernel_log(Machine())
     assert (found.level, "not readable (Operation not permitted)" in found.text) == ("warning", True)
-    monkeypatch.setattr("overnight.postmortem.kernel_log_closed", lambda: None)
+    monkeypatch.setattr("overnight.exits.postmortem.kernel_log_closed", lambda: None)
     assert doctorgpu.kernel_log(Machine()).level == "ok"

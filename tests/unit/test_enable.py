@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from overnight import autostart, cli
+from overnight import cli
+from overnight.reboots import autostart
 
 SYSTEMCTL = """
 if mode == "down":

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from overnight.goodput import Goodput, Times, measure
+from overnight.pacing.goodput import Goodput, Times, measure
 
 NAN = math.nan
 

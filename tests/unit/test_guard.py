@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from overnight import guard
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_journal, write_json
-from overnight.gpulook import GpuLook, Seen, read_sample
-from overnight.guard import EVERY_S, MOST_TOLD, UNKNOWN_S, Around, Guard, Hold, of_gpus, of_runs
-from overnight.hooks import Hooks
+from overnight.hooks import guard
+from overnight.hooks.guard import EVERY_S, MOST_TOLD, UNKNOWN_S, Around, Guard, Hold, of_gpus, of_runs
+from overnight.hooks.starting import Hooks
 from overnight.processes import boot_id
 from overnight.sensors import Gpu, GpuProcess, GpuSample
+from overnight.sensors.gpulook import GpuLook, Seen, read_sample
 from overnight.spec import RunSpec
 
 
@@ -236,7 +236,7 @@ def test_what_no_driver_can_tell_is_free_and_what_hangs_is_not(
     monkeypatch.setattr(guard, "KFD", "/nowhere/kfd")
     missing = Seen(sample=sample(trouble="the NVIDIA driver is not loaded"))
     for device, kinds in ((False, [None, None, "unknown"]), (True, ["unknown", "unknown", "unknown"])):
-        monkeypatch.setattr("overnight.gpulook.device", lambda device=device: device)
+        monkeypatch.setattr("overnight.sensors.gpulook.device", lambda device=device: device)
         found = [around.asked(seen) for seen in (missing, Seen(trouble="x"), Seen(trouble="y", hangs=True))]
         assert [None if one is None else one.kind for one in found] == kinds
 
@@ -247,7 +247,7 @@ def test_what_the_amd_driver_lists_needs_no_library(
     kfd = tmp_path / "kfd"
     kfd.mkdir()
     monkeypatch.setattr(guard, "KFD", str(kfd))
-    monkeypatch.setattr("overnight.gpulook.device", lambda: True)
+    monkeypatch.setattr("overnight.sensors.gpulook.device", lambda: True)
     around = Around(folder, "/nowhere")
     without = Seen(sample=GpuSample(at=0.0, trouble="amdsmi is not installed", maker="amd"))
     assert around.asked(without) is None

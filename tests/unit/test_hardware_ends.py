@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from overnight.causes import Finding
 from overnight.events import Exit, StopOrder
+from overnight.exits.causes import Finding
 from overnight.lifecycle import decide
 from overnight.states import End, Ended, Plan, RunState
 

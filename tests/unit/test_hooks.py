@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from overnight.folder import RunFolder
-from overnight.folding import Fold
-from overnight.hookfiles import (
+from overnight.hooks.files import (
     KEY,
     command_of,
     environment,
@@ -22,6 +21,7 @@ from overnight.hookfiles import (
     sentence,
     wanted,
 )
+from overnight.hooks.folding import Fold
 from overnight.quantities import RefusedError
 from overnight.spec import RunSpec
 from overnight.states import FAILURES, LIMITS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight.ladder import GROWTH_S, NEXT, Ladder, Look, talked
+from overnight.stops.ladder import GROWTH_S, NEXT, Ladder, Look, talked
 
 BEGAN = 1000.0
 

@@ -8,8 +8,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from overnight.causes import describe
 from overnight.events import Exit, Request, StopOrder, Verdict
+from overnight.exits.causes import describe
 from overnight.lifecycle import decide
 from overnight.states import (
     ENDED,

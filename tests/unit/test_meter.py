@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from overnight.events import Measure, Record
 from overnight.meter import Figures, Meter
-from overnight.needs import PARAMS, PEAK, SHAPE
+from overnight.yardsticks.needs import PARAMS, PEAK, SHAPE
 
 GPT2 = Figures(params=124_356_864, tokens_per_step=32768, peak_flops=312e12)
 

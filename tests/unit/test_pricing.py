@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from overnight.errors import UsageError
-from overnight.pricing import (
+from overnight.spec import cost_per_billion_tokens
+from overnight.yardsticks.pricing import (
     PriceTable,
     parse,
     price_of,
     read_prices,
 )
-from overnight.spec import cost_per_billion_tokens
 
 ROWS = [
     ("h100-pcie", 1.99),

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from overnight.causes import Finding
 from overnight.events import Exit, Request, StopOrder, Verdict
+from overnight.exits.causes import Finding
 from overnight.lifecycle import HINT, LONGEST_BACKOFF_S, decide
 from overnight.states import Alive, BackOff, Decision, End, Ended, Plan, Reached, Reorder, RunState, Start, Waited
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from overnight.causes import Finding
 from overnight.events import Exit, Request, Verdict
+from overnight.exits.causes import Finding
 from overnight.lifecycle import decide, lost_with_the_machine
-from overnight.orderfile import read_order, written_order
 from overnight.rules import onset_of
 from overnight.states import BackOff, Decision, End, Ended, Plan, RunState, Start, Stop, Stranded, Waited
+from overnight.stops.orderfile import read_order, written_order
 
 RUNNING = RunState(state="running", attempt=1)
 SPIKE = Verdict(

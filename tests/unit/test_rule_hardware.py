@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from overnight.events import Verdict
+from overnight.exits.symptoms import HARDWARE_XIDS
 from overnight.rules import SensorRule
 from overnight.rules.hardware import AGAIN_S, MOST_XIDS, Hardware
 from overnight.sensors import Gpu, GpuSample, HostSample, Sensed, Xid
-from overnight.symptoms import HARDWARE_XIDS
 
 BUS = "00000000:3B:00.0"
 

@@ -12,8 +12,8 @@ from overnight.meter import Meter
 from overnight.modelsize import Counts
 from overnight.modelsize.adapters import with_adapters
 from overnight.modelsize.named import from_name
-from overnight.sizing import counts_of, figures_of
 from overnight.spec import RunSpec
+from overnight.yardsticks.sizing import counts_of, figures_of
 
 GPT2 = from_name("gpt2")
 MIXTRAL = from_name("mistralai/Mixtral-8x7B-v0.1")

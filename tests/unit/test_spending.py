@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from overnight import spending as room
-from overnight.asked import Asked
 from overnight.clocks import uptime_s
 from overnight.facts import Facts
 from overnight.folder import RunFolder, utc
-from overnight.inbox import Inbox
 from overnight.keepers import Keepers
 from overnight.processes import boot_id
-from overnight.rebooting import Reboot
+from overnight.reboots.rebooting import Reboot
+from overnight.requests.asked import Asked
+from overnight.requests.inbox import Inbox
 from overnight.spec import RunSpec
-from overnight.spending import Spending
-from overnight.standing import Standing
 from overnight.states import RunState
-from overnight.waking import Wake
+from overnight.supervision import spending as room
+from overnight.supervision.spending import Spending
+from overnight.supervision.standing import Standing
+from overnight.supervision.waking import Wake
 
 LAUNCHED = 1_700_000_000.0
 SPEC = RunSpec(name="r", argv=("true",), executable="/bin/true", cwd="/", log="/nonexistent/log", recover=True)

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from overnight.attempts import Attempts
-from overnight.dumps import KEPT, Dump
 from overnight.events import Exit, Request, StopOrder
 from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.keepers import Keepers
 from overnight.lifecycle import decide, lost_with_the_machine
-from overnight.orderfile import read_order
 from overnight.spec import RunSpec
-from overnight.standing import Standing
+from overnight.stalls.dumps import KEPT, Dump
 from overnight.states import Ended, Plan, RunState
-from overnight.waking import Wake
+from overnight.stops.orderfile import read_order
+from overnight.supervision.attempts import Attempts
+from overnight.supervision.standing import Standing
+from overnight.supervision.waking import Wake
 
 SPEC = RunSpec(name="r", argv=("true",), executable="/bin/true", cwd="/", log="/nonexistent/log")
 

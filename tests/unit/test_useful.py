@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from overnight.pacing.useful import USEFUL, Useful
 from overnight.spec import RunSpec
-from overnight.useful import USEFUL, Useful
 from overnight.wiring import make_monitor
 
 AT = 1_700_000_000.0

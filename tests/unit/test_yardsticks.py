@@ -13,7 +13,7 @@ from overnight.errors import UsageError
 from overnight.meter import Meter
 from overnight.modelsize.named import from_name
 from overnight.settings import Resolved
-from overnight.sizing import figures_of
+from overnight.yardsticks.sizing import figures_of
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,

@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Mapping
 from math import inf
 
-from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.events import Record
 from overnight.meter import Meter
+from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
 
 FIRST_STEPS = 10
 """So many steps after a start compile, fill caches and allocate."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client, launch
-from overnight.asked import in_force
-from overnight.changes import changed
 from overnight.cli.page import local
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import figure, money, span
@@ -24,6 +22,8 @@ from overnight.folder import RunFolder
 from overnight.options import ACTIONS, BY_NAME, CHANGEABLE, RULES, Setting
 from overnight.printable import harmless
 from overnight.quantities import RefusedError, epoch_of, quoted
+from overnight.requests.asked import in_force
+from overnight.requests.changes import changed
 from overnight.settings import NOT_ASKED, rule_action
 from overnight.spec import RunSpec
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from overnight import client
-from overnight.asked import in_force
 from overnight.cli import ends
 from overnight.cli.look import as_json
 from overnight.cli.parser import new_parser
@@ -18,6 +17,7 @@ from overnight.printable import harmless
 from overnight.proof import Check, prove
 from overnight.quantities import duration_s
 from overnight.rehearsal import Logout
+from overnight.requests.asked import in_force
 
 EXAMPLES = """\
   overnight check                      the latest run, two looks a minute apart

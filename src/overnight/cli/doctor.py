@@ -11,8 +11,8 @@ from overnight import client
 from overnight.cli.parser import new_parser
 from overnight.cli.render import folded
 from overnight.cli.terminal import colours
-from overnight.doctor import examine
-from overnight.findings import Check
+from overnight.doctor.checks import examine
+from overnight.doctor.findings import Check
 from overnight.machine import Machine
 
 EXAMPLES = """\

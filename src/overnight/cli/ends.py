@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from overnight import guard
 from overnight.cli.render import folded
 from overnight.folder import RunFolder
-from overnight.hookfiles import at_each_end
+from overnight.hooks import guard
+from overnight.hooks.files import at_each_end
 from overnight.printable import harmless
 from overnight.spec import RunSpec
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from overnight.asked import in_force
 from overnight.cli.subject import find_subject
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 from overnight.past.rereading import NOTHING_KNOWN, bounds_of
+from overnight.requests.asked import in_force
 from overnight.spec import RunSpec
 from overnight.wiring import reader_makers
 

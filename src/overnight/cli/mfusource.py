@@ -71,8 +71,8 @@ def _field(name: str) -> str:
 
 
 def _asked_of(folder: RunFolder) -> tuple[RunSpec, dict[str, str]]:
-    from overnight.asked import in_force
     from overnight.folder import read_json
+    from overnight.requests.asked import in_force
 
     spec = in_force(folder)
     origins = (read_json(folder.run_json) or {}).get("origins")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from overnight import autostart, client, recovery
+from overnight import client
 from overnight.cli.parser import new_parser
 from overnight.folder import RunFolder
 from overnight.printable import harmless
+from overnight.reboots import autostart, recovery
 
 RECOVER_EXAMPLES = """\
   overnight run --recover --resume-args '--resume latest' -- python train.py

@@ -109,9 +109,9 @@ def _run(args: argparse.Namespace, folder: RunFolder) -> tuple[Past, RunSpec, di
     import time
 
     from overnight import client
-    from overnight.asked import in_force, read_asked
     from overnight.errors import FolderError
     from overnight.past import replayed
+    from overnight.requests.asked import in_force, read_asked
 
     status = client.status(folder)
     asked, own = read_asked(folder), in_force(folder)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from overnight import client, doctor, launch, settings
+from overnight import client, launch, settings
 from overnight.cli import ends
 from overnight.cli.end import adopter, ended_code
 from overnight.cli.flags import add_settings, given, launched_facts
@@ -22,6 +22,7 @@ from overnight.cli.logs import watch
 from overnight.cli.notice import farewell, last_lines
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import ending, state_words
+from overnight.doctor import checks as doctor
 from overnight.errors import UsageError, WaitTimeoutError
 from overnight.folder import RunFolder
 from overnight.machine import Machine

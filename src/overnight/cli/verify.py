@@ -228,7 +228,7 @@ class _Verb:
 
 def _named_saves(command: tuple[str, ...]) -> list[str]:
     """Return the checkpoints that a command names by their whole paths: they are looked at before and after, too."""
-    from overnight.savenames import looks_like_save
+    from overnight.saves.names import looks_like_save
 
     paths = (word.rpartition("=")[2] for word in command)
     return [path for path in paths if os.path.isabs(path) and looks_like_save(path) and os.path.exists(path)]

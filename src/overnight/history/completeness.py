@@ -18,7 +18,7 @@ import msgspec
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal, read_json
 from overnight.history.reading import open_to_read
-from overnight.logfile import Mark
+from overnight.intake.logfile import Mark
 from overnight.states import ENDED
 
 AFTER_S = 10.0

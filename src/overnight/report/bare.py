@@ -17,15 +17,16 @@ import msgspec
 
 from overnight.batches import Batch, Entry
 from overnight.calculator.observed import printed_tokens
-from overnight.causes import classify, describe
 from overnight.crosscheck import disagreements, impossible
 from overnight.errors import UsageError
 from overnight.events import Exit, Verdict
+from overnight.exits.causes import classify, describe
+from overnight.exits.traces import read as read_scene
 from overnight.folder import utc
-from overnight.goodput import ARRIVALS
 from overnight.history.store import History
 from overnight.history.views import Views
 from overnight.monitor import Monitor
+from overnight.pacing.goodput import ARRIVALS
 from overnight.past.rereading import NOTHING_KNOWN, Bounds, reread
 from overnight.past.times import Times, dated
 from overnight.report import loglines
@@ -33,7 +34,6 @@ from overnight.report.course import Course
 from overnight.report.known import Known
 from overnight.report.value import build
 from overnight.spec import RunSpec
-from overnight.traces import read as read_scene
 
 _WELL = re.compile(
     r"'train_runtime':|\"train_runtime\":|\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from overnight import needs
-from overnight.basis import Figures
 from overnight.flops import six_n, six_n_attention
-from overnight.goodput import Goodput
+from overnight.pacing.goodput import Goodput
 from overnight.report.units import duration, finite, number, percent
 from overnight.spec import RunSpec
+from overnight.yardsticks import needs
+from overnight.yardsticks.basis import Figures
 
 
 class Figure(NamedTuple):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from overnight import client
-from overnight.asked import in_force
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal, read_json
 from overnight.history.completeness import behind
@@ -23,6 +22,7 @@ from overnight.report.course import Course
 from overnight.report.known import Known
 from overnight.report.units import finite, moment
 from overnight.report.value import build
+from overnight.requests.asked import in_force
 
 PROOFS = 40
 PROOF_CHARS = 8000

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from overnight.goodput import ARRIVALS
+from overnight.pacing.goodput import ARRIVALS
 from overnight.report.course import Course
 from overnight.report.series import Reading
 from overnight.spec import RunSpec

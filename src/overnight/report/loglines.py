@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from overnight import postmortem
 from overnight.bars import folded
+from overnight.exits import postmortem
 from overnight.past.dates import Dates
 from overnight.printable import STRANGE
 from overnight.readers.programs import recognise

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from overnight.basis import Figures
 from overnight.calculator import Answer, Evidence, Question
 from overnight.calculator.answer import answer
-from overnight.sizing import counts_of
 from overnight.spec import RunSpec
+from overnight.yardsticks.basis import Figures
+from overnight.yardsticks.sizing import counts_of
 
 TAKEN: Final = (
     "tokens_per_step", "batch", "seq_len", "accumulate", "world_size", "devices", "dtype", "convention", "recompute",

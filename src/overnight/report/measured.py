@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from overnight.calculator import Evidence
-from overnight.goodput import Goodput
+from overnight.pacing.goodput import Goodput
 from overnight.report.figures import GENERIC, Figure, Speeds, figures, shares, speeds
 from overnight.report.known import Known
 from overnight.report.meaning import Meaning, meaning
 from overnight.report.money import costs
 from overnight.report.pacing import Pacing
 from overnight.report.units import finite
-from overnight.sizing import figures_of, peak_seen
 from overnight.spec import RunSpec
+from overnight.yardsticks.sizing import figures_of, peak_seen
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

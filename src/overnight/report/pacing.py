@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, Final
 
-from overnight.advance import WARM_UP_STEPS
-from overnight.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.calculator.observed import DATA, DATA_SHARES
 from overnight.history.views import Column, Stretch
-from overnight.useful import USEFUL
+from overnight.pacing.advance import WARM_UP_STEPS
+from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
+from overnight.pacing.useful import USEFUL
 
 MOST: Final = 1 << 16
 """So many records are looked at, at most about twice as many."""

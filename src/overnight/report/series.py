@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from overnight.goodput import SERIES
 from overnight.history.views import Chart, Span, Stretch, Summary
+from overnight.pacing.goodput import SERIES
 
 LABELS: dict[str, tuple[str, str]] = {
     "loss": ("loss", ""),

@@ -14,7 +14,7 @@ import msgspec
 from overnight.bars import folded
 from overnight.events import jsonable
 from overnight.folder import utc
-from overnight.goodput import Goodput, Times, measure
+from overnight.pacing.goodput import Goodput, Times, measure
 from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts
 from overnight.report.hardware import in_timeline, machine_of, mark

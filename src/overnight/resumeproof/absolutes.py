@@ -15,7 +15,7 @@ import msgspec
 
 from overnight.errors import UsageError
 from overnight.resumeproof.fence import inside
-from overnight.savenames import PLACE, looks_like_save
+from overnight.saves.names import PLACE, looks_like_save
 from overnight.scripts import is_script, named
 
 WORKDIR = "{workdir}"

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from overnight import client
-from overnight.causes import describe
 from overnight.errors import FolderError
 from overnight.events import Exit
+from overnight.exits.causes import describe
 from overnight.folder import RunFolder, read_journal
 
 

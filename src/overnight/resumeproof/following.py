@@ -11,8 +11,8 @@ from pathlib import Path
 
 from overnight.batches import Batch
 from overnight.clocks import boot_clock
-from overnight.logfile import LogFile
-from overnight.saves import Saves
+from overnight.intake.logfile import LogFile
+from overnight.saves.noticing import Saves
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
 

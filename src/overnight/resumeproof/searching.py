@@ -16,8 +16,8 @@ from overnight.errors import OvernightError
 from overnight.inspector import checking, choosing, walk
 from overnight.inspector.checking import Report
 from overnight.inspector.findings import Budget, Found
-from overnight.savenames import NUMBER, PLACE, looks_like_save, number_in
-from overnight.saves import SKIPPED
+from overnight.saves.names import NUMBER, PLACE, looks_like_save, number_in
+from overnight.saves.noticing import SKIPPED
 from overnight.sweep import each
 
 MAX_ENTRIES, MAX_DEPTH, MAX_FOLDERS = 50_000, 8, 64

@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 
 from overnight.report.units import size as bytes_words
-from overnight.savenames import looks_like_save
+from overnight.saves.names import looks_like_save
 
 MOST_ENTRIES = 200_000
 MOST_BYTES = 2 << 30

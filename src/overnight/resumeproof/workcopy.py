@@ -31,7 +31,7 @@ from overnight.resumeproof.absolutes import (
     written_by,
 )
 from overnight.resumeproof.denials import advice, denied
-from overnight.savenames import PLACE
+from overnight.saves.names import PLACE
 
 MAX_COPY_BYTES = 2 << 30
 MARGIN_BYTES = 64 << 20

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from overnight.events import RuleAction, Verdict
+from overnight.exits.symptoms import HARDWARE_XIDS, cause_of
 from overnight.rules import Memory, in_sample, milder, spoken
 from overnight.sensors import Gpu, GpuSample, Sensed, Xid
-from overnight.symptoms import HARDWARE_XIDS, cause_of
 
 SAMPLES: Final = 2
 """Samples without an answer, where the driver's words do not speak of the device: one call may fail for any reason."""

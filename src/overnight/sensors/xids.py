@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from overnight.exits.symptoms import XID
 from overnight.sensors import Gpu, Xid
 from overnight.sensors.nvml import Nvidia
-from overnight.symptoms import XID
 
 KMSG: Final = Path("/dev/kmsg")
 RECORD_BYTES: Final = 8192  # the kernel's own limit of one record
