@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import inf
+from math import isfinite
 from operator import lt
 from typing import Final
 
@@ -48,7 +48,7 @@ def _plain(batch: Batch) -> int:
     count = len(steps)
     if not all(map(lt, steps, steps[1:])):
         count = next(place for place, (one, other) in enumerate(pairwise(steps), 1) if one >= other)
-    if 0.0 in losses or not (min(losses) > -inf and max(losses) < inf):
-        odd = next(place for place, loss in enumerate(losses) if loss == 0 or not -inf < loss < inf)
+    if 0.0 in losses or not isfinite(sum(losses)):  # a sum that overflows is looked into, and nothing found
+        odd = next((place for place, loss in enumerate(losses) if loss == 0 or not isfinite(loss)), count)
         count = min(count, odd)
     return count

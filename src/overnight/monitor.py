@@ -116,7 +116,7 @@ class Monitor:
         lines, block, start = tail.take(data)
         if lines:
             self._lines(lines, at, source, found)
-        if block.count(b"\n") < MANY:
+        if block.count(b"\n", 0, 1 << 14) < MANY and block.count(b"\n") < MANY:
             self._lines(tail.split(block, start), at, source, found)
         else:
             self._block(block, start, at, source, found)

@@ -85,7 +85,7 @@ from overnight.rules import (
     idle,
     memory,
     nonfinite,
-    slowdown,
+    slowblocks,
     spike,
     stall,
     straggler,
@@ -371,7 +371,7 @@ def test_the_thresholds_of_the_other_rules_are_documented() -> None:
 
 def test_the_thresholds_of_the_rules_on_the_machine_are_documented() -> None:
     documented = {name: cells[-1] for name, cells in table(own_text("reference.md", "Rules")).items()}
-    slow, far, near = slowdown, filling.SOON_S / 3600, filling.NEAR_S / 3600
+    slow, far, near = slowblocks, filling.SOON_S / 3600, filling.NEAR_S / 3600
     for name, wanted in {
         "slowdown": (
             f"the median of {slow.BLOCK} records",

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from overnight.batches import Batch, Places
 from overnight.events import Record, Verdict
 from overnight.rules import CalmRule, RecordRule, SensorRule
-from overnight.rules.slowdown import BLOCK, CLEAR_S, STEEP_BLOCKS, WARM_UP, Slowdown
+from overnight.rules.slowblocks import BLOCK, CLEAR_S, STEEP_BLOCKS
+from overnight.rules.slowdown import WARM_UP, Slowdown
 from overnight.sensors import Gpu, GpuSample, Sensed
 
 
@@ -293,3 +294,31 @@ def test_a_steady_stretch_is_calm_to_its_end() -> None:
     slow = [0.1] * 28 + [0.25] * 1000
     count, _ = rule.calm(batch(slow, 101, 1028, "dt_s", at=1.0, rank=None), memory)
     assert 28 + STEEP_BLOCKS * BLOCK - BLOCK < count < 28 + (STEEP_BLOCKS + 2) * BLOCK
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_run_as_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    times: list[float] = []
+    while len(times) < 12_000:  # until only every eighth block is kept, and each kind of odd stretch has come then
+        times += jittered(0.1, chance.randrange(1, 900), chance.choice([0.0, 0.02, 0.2]), chance.randrange(9))
+        times += [chance.choice([0.1, 0.126, 0.3, 9.0])] * chance.choice([1, 1, 40, 300])
+    rule = Slowdown()
+    alone, together, place = rule.fresh(), rule.fresh(), 0
+    told: list[int] = []
+    while place < len(times):
+        size = chance.choice([1, 5, 16, 100, 1024])
+        records = batch(
+            times[place : place + size], 1 + 3 * place, len(times[place : place + size]), "dt_s", at=1.0, rank=0
+        )
+        count, changes = rule.calm(records, together)
+        together.update(changes if count else {})
+        if count < len(records):
+            count += 1
+            told += [place] * (rule(records.record(count - 1), together) is not None)
+        alone_told = [rule(records.record(number), alone) is not None for number in range(count)]
+        assert any(alone_told) == (told[-1:] == [place])
+        assert alone == together
+        place += count
+    assert told
+    assert alone["stride"] >= 8

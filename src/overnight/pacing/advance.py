@@ -43,7 +43,8 @@ class Gains:
 
     def take_many(self, steps: Sequence[int]) -> None:
         """Take in the gains between rising steps."""
-        self._latest.extend(map(sub, steps[1:][-_GAINS:], steps[-_GAINS - 1 :]))
+        some = steps[-_GAINS - 1 :]
+        self._latest.extend(map(sub, some[1:], some))
         self._common = None
 
     def common(self) -> int:
@@ -195,7 +196,11 @@ class Advance:
 
     def take_many(self, steps: Sequence[int], previous: int) -> tuple[list[int], int]:
         """Take in rising steps of which the first one ``follows``; return the gains, and how many are not clean."""
-        gains = [steps[0] - (self.high or 0), *map(sub, steps[1:], steps)]
+        if steps[-1] - steps[0] == len(steps) - 1:  # they rise, so by one each
+            gains = [1] * len(steps)
+            gains[0] = steps[0] - (self.high or 0)
+        else:
+            gains = [steps[0] - (self.high or 0), *map(sub, steps[1:], steps)]
         self._settle(previous, steps[0] - previous)
         short = WARM_UP_STEPS - self._since_start
         unclean = 0 if short <= 0 else 1 + bisect_left(steps, previous + short, 0, len(steps) - 1)

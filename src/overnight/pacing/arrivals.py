@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from itertools import islice
-from operator import add, mul
 from typing import Any, Final
 
 from overnight.pacing.advance import Moved
+from overnight.pacing.sums import all_between, plus_products
 
 LEAST_DT_S: Final = 1e-9
 MOST_DT_S: Final = 1e9
@@ -64,7 +62,7 @@ class Arrivals:
 
     def take_many(self, dts: Sequence[float] | None, at: float, gains: Sequence[int], unclean: int) -> None:
         """Take in many records that arrived together, the first ``unclean`` of them not clean."""
-        if dts is None or unclean or not (min(dts) > LEAST_DT_S and max(dts) < MOST_DT_S):
+        if dts is None or unclean or not all_between(dts, LEAST_DT_S, MOST_DT_S):
             whole = Moved(1, redone=False, clean=True, part=1.0)
             for place, gain in enumerate(gains):
                 moved = whole._replace(gain=gain, clean=place >= unclean)
@@ -74,7 +72,7 @@ class Arrivals:
         self._steps += gains[0]
         if at != self._at:
             self._arrive(at)
-        self._printed_s = reduce(add, map(mul, islice(dts, 1, None), islice(gains, 1, None)), self._printed_s)
+        self._printed_s = plus_products(self._printed_s, dts[1:], gains[1:])
         self._steps += sum(gains) - gains[0]
 
     def _arrive(self, at: float) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from itertools import islice, repeat
 from math import inf
-from operator import add, mul
+from operator import mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from overnight.pacing.advance import Moved
 from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.pacing.counting import Counting
+from overnight.pacing.sums import all_between, plus, plus_products
 
 if TYPE_CHECKING:
     from overnight.batches import Batch
@@ -191,14 +191,14 @@ class Pace:
         self._counting.pause()
         if totals is not None:
             self._follow(batch.steps, totals)
-        self._done_s = reduce(add, map(mul, times, gains), self._done_s)
+        self._done_s = plus_products(self._done_s, times, gains)
         self._done_timed += sum(gains)
         if each is not None:
-            self._sum_tokens = reduce(add, each, self._sum_tokens)
-            self._sum_dt_s = reduce(add, times, self._sum_dt_s)
-            self._odd_tokens = reduce(add, each[:unclean], self._odd_tokens)
-            self._odd_dt_s = reduce(add, times[:unclean], self._odd_dt_s)
-            self._done_tokens = reduce(add, map(mul, each, gains), self._done_tokens)
+            self._sum_tokens = plus(self._sum_tokens, each)
+            self._sum_dt_s = plus(self._sum_dt_s, times)
+            self._odd_tokens = plus(self._odd_tokens, each[:unclean])
+            self._odd_dt_s = plus(self._odd_dt_s, times[:unclean])
+            self._done_tokens = plus_products(self._done_tokens, each, gains)
             self._done_counted += sum(gains)
         kept = self._window.maxlen or 0
         if rates is not None:
@@ -211,7 +211,7 @@ class Pace:
         """Return the seconds of each record where all of them are known and nothing else lies in one; else None."""
         dts = batch.columns.get("dt_s")
         if dts is not None:
-            return dts if min(dts) > LEAST_DT_S and max(dts) < MOST_DT_S else None
+            return dts if all_between(dts, LEAST_DT_S, MOST_DT_S) else None
         odd = arrived_s is None or not LEAST_DT_S < arrived_s < MOST_DT_S or arrived_s == self._mixed
         if arrived_s is None or odd or not self._is_usual(arrived_s):
             return None

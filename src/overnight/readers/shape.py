@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from math import trunc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -237,7 +238,7 @@ class Many:
         if b"-" in lines and 0.0 in values and _MINUS_ZERO.search(lines) is not None:
             return None
         columns: dict[str, list[Any]] = {slot.name: values[place :: len(slots)] for place, slot in enumerate(slots)}
-        columns["step"] = list(map(int, columns["step"]))
+        columns["step"] = list(map(trunc, columns["step"]))  # twice as fast as int, which asks for more
         return columns
 
     def _by_words(self, lines: bytes) -> dict[str, list[Any]] | None:

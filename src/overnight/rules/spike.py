@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from overnight.batches import Batch
@@ -41,6 +42,8 @@ SETTLED: Final = 512
 """Records of an episode after which its level is the new usual one."""
 
 _SLOTS: Final = tuple(str(slot) for slot in range(WINDOW))  # keys: a list would have to be copied for each loss
+_OF_WINDOW: Final = itemgetter(*_SLOTS)
+_OF_FIRST: Final = itemgetter(*_SLOTS[:FIRST])
 _SIGNED: Final = 4.0  # a loss that is often 0 or below is no likelihood: RL losses wander by many deviations
 _QUIET: Final = 512  # windows without a spike (65,536 records) after which the rule is half as wary
 _MOST_WARY: Final = 64.0
@@ -115,19 +118,26 @@ class Spike:
         if losses[0] > memory["calm"]:
             return 0, {}
         after, place = dict(memory), 0
+        window: list[float] = []  # the last whole one: most are written over, and never asked for again
         while place < len(losses):
             slot, bound = after["slot"], after["calm"]
             some = losses[place : place + after["due"] - slot]
             odd = max(some) > bound
             if odd:
                 some = some[: next(number for number, loss in enumerate(some) if loss > bound)]
-            after.update(zip(_SLOTS[slot:], some, strict=False))
             place += len(some)
+            if len(some) == WINDOW:
+                window = some
+            else:
+                after.update(zip(_SLOTS, window, strict=False))
+                after.update(zip(_SLOTS[slot:], some, strict=False))
+                window = []
             after["slot"] = slot = slot + len(some)
             if slot == after["due"]:
-                _learn(after)
+                _learn(after, window)
             if odd:
                 break
+        after.update(zip(_SLOTS, window, strict=False))
         return place, after
 
     def _odd(self, record: Record, loss: float, memory: Memory) -> Verdict | None:
@@ -172,8 +182,11 @@ class Spike:
         return on_record(self, record, text, severity="note", action="note", evidence={"loss": loss, "records": lasted})
 
 
-def _learn(memory: Memory) -> None:
-    """Compute anew what is usual: the window, or for the first time its beginning, is full."""
+def _learn(memory: Memory, window: Sequence[float] = ()) -> None:
+    """Compute anew what is usual: the window, or for the first time its beginning, is full.
+
+    ``window`` holds its losses where they are at hand.
+    """
     if memory["slot"] == WINDOW:
         memory["slot"] = 0
         memory["quiet"] += 1
@@ -181,17 +194,18 @@ def _learn(memory: Memory) -> None:
             memory["quiet"] = 0
             memory["wary"] = max(1.0, memory["wary"] / 2)
     memory["due"] = WINDOW
-    _judge(memory, _SLOTS if memory["slot"] == 0 else _SLOTS[:FIRST])
+    _judge(memory, window or _OF_WINDOW(memory) if memory["slot"] == 0 else _OF_FIRST(memory))
 
 
-def _judge(memory: Memory, slots: Sequence[str]) -> None:
-    """Compute the bound from the losses in ``slots``."""
-    ordered = sorted([memory[slot] for slot in slots])
+def _judge(memory: Memory, losses: Sequence[float]) -> None:
+    """Compute the bound from ``losses``."""
+    ordered = sorted(losses)
     count = len(ordered)
-    median = ordered[count // 2]
-    away = sorted([abs(one - median) for one in ordered])
+    half = count // 2
+    median = ordered[half]
+    away = sorted([*[median - one for one in ordered[:half]], *[one - median for one in ordered[half:]]])
     # Both are the standard deviation of a Gaussian. The second is larger for heavy tails, and where most are equal.
-    spread = max(1.4826 * away[count // 2], away[count * 9 // 10] / 1.645)
+    spread = max(1.4826 * away[half], away[count * 9 // 10] / 1.645)
     sigmas = SIGMAS if ordered[count // 10] > 0 else SIGMAS * _SIGNED
     memory["median"], memory["spread"], memory["rise"] = median, spread, max(sigmas * spread, RISE * abs(median))
     memory["bound"] = memory["calm"] = _bound(memory)
