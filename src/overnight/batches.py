@@ -43,7 +43,7 @@ class Places:
         if self._offsets is None:
             lines = self._raw.splitlines(keepends=True)
             begins = accumulate(map(len, lines), initial=self._start)
-            if min(map(len, lines), default=0) > 1:
+            if lines and b"\n\n" not in self._raw and self._raw[:1] != b"\n":
                 self._offsets = list(begins)[:-1]
             else:
                 self._offsets = [begin for begin, line in zip(begins, lines, strict=False) if len(line) > 1]

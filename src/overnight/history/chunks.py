@@ -103,30 +103,33 @@ def pack(table: Table) -> Packed:
             plain = [None if isinstance(one, str) else one for one in said]
         values = array("d", plain if mask is None else [nan if one is None else one for one in plain])
         columns.append((name, coding.pack_floats(values), coding.pack_mask(mask), texts))
-        short, level = summed(name, values, mask)
+        short, level = summed(name, values, mask, plain if mask is None else None)
         series.append(short)
         levels[name] = coding.little(level)
         coarse[name] = coding.little(coarser(level))
     if table.loose:
         columns.append((LOOSE, b"", b"", coding.deflate(json.dumps(table.loose).encode())))
     steps: list[Any] = table.steps
-    if None not in steps and not coding.evenly(steps):
+    even = None not in steps and coding.evenly(steps)
+    if None not in steps and not even:
         levels["step"] = coding.little(array("q", steps[::BLOCK]))
         coarse["step"] = coding.little(array("q", steps[::COARSE]))
-    return Packed(runs_of(table), pack_places(table), series, levels, coarse, columns)
+    return Packed(runs_of(table), pack_places(table, even=even), series, levels, coarse, columns)
 
 
-def summed(name: str, values: array[float], mask: bytes | None) -> tuple[Series, array[float]]:
+def summed(
+    name: str, values: array[float], mask: bytes | None, plain: Sequence[float] | None = None
+) -> tuple[Series, array[float]]:
     """Return a column in short, and of each block the least and then of each block the largest finite value.
 
-    A block without any has inf and -inf.
+    A block without any has inf and -inf. ``plain``: the values as numbers, where somebody has them.
     """
     count = len(values) - (sum(mask) if mask else 0)
-    lows, highs, nonfinite = _extremes(values, mask)
+    lows, highs, nonfinite = _extremes(values.tolist() if plain is None else plain, mask)
     least, largest = min(lows), max(highs)
     if least > largest:
         return Series(name, count, nonfinite, None, -1, None, None, None), lows + highs
-    where = values.index(least)
+    where = values.index(least) if plain is None else plain.index(least)
     first = next(value for value in values if isfinite(value))
     last = next(value for value in reversed(values) if isfinite(value))
     return Series(name, count, nonfinite, least, where, largest, first, last), lows + highs
@@ -139,8 +142,7 @@ def coarser(level: array[float]) -> array[float]:
     return array("d", lows + [max(said[at : at + many]) for at in range(half, 2 * half, many)])
 
 
-def _extremes(values: array[float], mask: bytes | None) -> tuple[array[float], array[float], int]:
-    said = values.tolist()
+def _extremes(said: Sequence[float], mask: bytes | None) -> tuple[array[float], array[float], int]:
     blocks = [said[at : at + BLOCK] for at in range(0, len(said), BLOCK)]
     if isfinite(sum(said)):
         return array("d", map(min, blocks)), array("d", map(max, blocks)), 0
@@ -186,8 +188,11 @@ def _run(table: Table, begin: int, end: int) -> Run:
     )
 
 
-def pack_places(table: Table) -> bytes:
-    """Return where the records stand: offsets, parts, arrival, steps and their mask, and the shapes of the extras."""
+def pack_places(table: Table, *, even: bool = False) -> bytes:
+    """Return where the records stand: offsets, parts, arrival, steps and their mask, and the shapes of the extras.
+
+    ``even``: the steps are known to be evenly spaced.
+    """
     steps: list[Any] = table.steps
     mask = None
     if None in steps:
@@ -201,7 +206,7 @@ def pack_places(table: Table) -> bytes:
             coding.pack_ints(table.offsets),
             coding.pack_ints(table.parts),
             coding.pack_floats(array("d", table.ats)),
-            coding.pack_ints(steps),
+            coding.pack_ints(steps, even=even or None),
             coding.pack_mask(mask),
             shapes,
             coding.pack_ints(table.shape),

@@ -44,16 +44,17 @@ def unpack_floats(packed: bytes, count: int) -> array[float]:
     return as_array("d", data)
 
 
-def pack_ints(values: Sequence[int]) -> bytes:
+def pack_ints(values: Sequence[int], *, even: bool | None = None) -> bytes:
     """Return integers of 64 bits as bytes: evenly spaced ones as two numbers, else their differences, deflated.
 
-    OverflowError if one does not fit.
+    ``even``: whether they are, where somebody has looked. OverflowError if one does not fit.
     """
     first = values[0] if values else 0
     if not -(2**63) <= first < 2**63:
         raise OverflowError(f"{first} does not fit into 64 bits")
     gain = values[1] - first if len(values) > 1 else 0
-    if -(2**63) <= gain < 2**63 and -(2**63) <= (values[-1] if values else 0) < 2**63 and evenly(values):
+    even = evenly(values) if even is None else even
+    if even and -(2**63) <= gain < 2**63 and -(2**63) <= (values[-1] if values else 0) < 2**63:
         return b"l" + struct.pack("<qq", first, gain)
     whole = array("q", values)  # refuses what does not fit
     gains = list(map(sub, whole[1:], whole))
@@ -72,7 +73,9 @@ def evenly(values: Sequence[int]) -> bool:
     first, gain = values[0], values[1] - values[0]
     if values[-1] - first != gain * (count - 1):
         return False
-    return list(values) == (list(range(first, first + gain * count, gain)) if gain else [first] * count)
+    if not gain:
+        return values.count(first) == count
+    return list(values) == list(range(first, first + gain * count, gain))
 
 
 def unpack_ints(packed: bytes, count: int) -> Sequence[int]:

@@ -26,19 +26,26 @@ _names = attrgetter("source", "kind", "rank", "reader", "glued", "per_device")
 
 
 def grouped(entries: Iterable[Entry | Batch]) -> dict[Key, list[Batch | list[Entry]]]:
-    """Return records by what they have in common, in no particular order within a group."""
+    """Return records by what they have in common, those of a group in the order in which they came."""
     groups: dict[Key, list[Batch | list[Entry]]] = {}
     loose: list[Entry] = []
     for piece in entries:
-        if isinstance(piece, Batch):
-            if len(piece):
-                key = Key(piece.source, piece.attempt, "train", piece.rank, piece.reader, False, piece.per_device)
-                groups.setdefault(key, []).append(piece)
-        else:
+        if not isinstance(piece, Batch):
             loose.append(piece)
+        elif len(piece):
+            if loose:
+                _group(loose, groups)
+                loose = []
+            key = Key(piece.source, piece.attempt, "train", piece.rank, piece.reader, False, piece.per_device)
+            groups.setdefault(key, []).append(piece)
+    if loose:
+        _group(loose, groups)
+    return groups
+
+
+def _group(loose: list[Entry], groups: dict[Key, list[Batch | list[Entry]]]) -> None:
+    """Put single records, at least one, behind what ``groups`` has of their kinds."""
     names = list(zip(map(itemgetter(1), loose), map(_names, map(itemgetter(0), loose)), strict=True))
-    if not loose:
-        return groups
     if names.count(names[0]) == len(names):
         parts = {names[0]: loose}
     else:
@@ -47,7 +54,6 @@ def grouped(entries: Iterable[Entry | Batch]) -> dict[Key, list[Batch | list[Ent
             parts.setdefault(name, []).append(entry)
     for (attempt, (source, *rest)), some in parts.items():
         groups.setdefault(Key(source, attempt, *rest), []).append(some)
-    return groups
 
 
 def storable(pieces: Iterable[Entry | Batch]) -> tuple[list[Entry | Batch], int]:

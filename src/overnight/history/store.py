@@ -113,9 +113,11 @@ def _row(entry: Entry) -> tuple[object, ...]:
 
 
 class History:
-    """One open metrics.db, for the only writer. Readers (``records_of``, ``Views``) open it read-only."""
+    """One open metrics.db, for the only writer; a ``passing`` one goes with its process. Readers open it read-only."""
 
-    def __init__(self, path: Path, *, network: bool = False, instead_of: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, *, network: bool = False, instead_of: Path | None = None, passing: bool = False
+    ) -> None:
         self.path = path
         self.temporary = instead_of
         self.network = network
@@ -127,9 +129,9 @@ class History:
         self.db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
         try:
             # WAL needs shared memory, which network file systems do not have; there the old journal is slow but right.
-            self.db.execute(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}")
-            self.db.execute("PRAGMA synchronous=NORMAL")
-            self.db.execute("PRAGMA cache_size=-2000")
+            journal = "MEMORY" if passing else "DELETE" if network else "WAL"
+            for setting in (f"journal_mode={journal}", f"synchronous={0 if passing else 1}", "cache_size=-2000"):
+                self.db.execute(f"PRAGMA {setting}")
             self._make_tables()
             self.load()
             self.tails = self._count_rows()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from overnight.batches import Batch, Entry
@@ -86,28 +86,30 @@ class Table:
         pieces = -(-len(self) // size)
         for piece in range(pieces):
             part = slice(piece * len(self) // pieces, (piece + 1) * len(self) // pieces)
-            yield self.chosen(range(part.start, part.stop)) if pieces > 1 else self
+            inside = range(part.start, part.stop)
+            loose = {number - part.start: said for number, said in self.loose.items() if number in inside}
+            yield self._with(itemgetter(part), loose) if pieces > 1 else self
 
     def ordered(self) -> Table:
         """Return the records in the order of the log; this table if they are."""
-        if self.offsets == sorted(self.offsets) and not any(
-            self.parts
-        ):  # sorting what is sorted is quickest to look at
+        if self.offsets == sorted(self.offsets) and not any(self.parts):  # to sort what is sorted is the quickest look
             return self
         places = list(zip(self.offsets, self.parts, strict=True))
         order = sorted(range(len(self)), key=places.__getitem__)
-        return self if order == list(range(len(self))) else self.chosen(order)
+        if order == list(range(len(self))):
+            return self
+        loose = {new: self.loose[old] for new, old in enumerate(order) if old in self.loose}
+        return self._with(lambda values: list(map(values.__getitem__, order)), loose)
 
-    def chosen(self, order: Sequence[int]) -> Table:
-        """Return some of the records, by their numbers."""
+    def _with(self, some: Callable[[list[Any]], list[Any]], loose: dict[int, dict[str, Value]]) -> Table:
+        """Return the records that ``some`` picks out of each column; ``loose`` is theirs."""
         one = Table()
         for name in ("offsets", "parts", "ats", "segments", "steps", "shape"):
-            setattr(one, name, list(map(getattr(self, name).__getitem__, order)))
-        one.numbers = {name: list(map(values.__getitem__, order)) for name, values in self.numbers.items()}
-        one.extras = {name: list(map(values.__getitem__, order)) for name, values in self.extras.items()}
+            setattr(one, name, some(getattr(self, name)))
+        one.numbers = {name: some(values) for name, values in self.numbers.items()}
+        one.extras = {name: some(values) for name, values in self.extras.items()}
         one.shapes, one._known = self.shapes, self._known
-        if self.loose:
-            one.loose = {new: dict(self.loose[old]) for new, old in enumerate(order) if old in self.loose}
+        one.loose = {number: dict(said) for number, said in loose.items()}
         return one
 
     def settle(self) -> None:

@@ -249,7 +249,8 @@ def _stretch(
     absent = None if mask is None else mask[begin:end]
     if absent is not None and not any(absent):
         absent = None
-    steps = array("d", own[begin:end])
+    same = layout.by == "step" and stand.run.rising and absent is None and not stand.span.base
+    steps = x if same else array("d", own[begin:end])
     if absent is not None:
         steps = array("d", [nan if odd else step for step, odd in zip(own[begin:end], absent, strict=True)])
     return Stretch(

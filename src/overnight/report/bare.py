@@ -71,7 +71,7 @@ def _read(monitor: Monitor, path: Path, bounds: Bounds, database: Path, course: 
     def when(offset: int) -> float | None:
         return loglines.time_at(path, offset) if bounds.marks else None
 
-    history = History(database)
+    history = History(database, passing=True)
     try:
         # One on an early record is told again when the whole record comes, and then knows its step.
         found: dict[tuple[int, int, str], Verdict] = {}
