@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from side import PEERS, spread
+from side import PEERS, spread, table
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src"
@@ -307,8 +307,6 @@ def measure(
 
 def main() -> int:
     """Measure this section alone, as asked."""
-    from run import table
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a fiftieth of the state, and few saves")
     parser.add_argument("--size", type=float, help="part of GPT-2's state (1 is all of it)")

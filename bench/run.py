@@ -27,6 +27,7 @@ import pipeline
 import reading
 import rest
 import restart
+from side import Table, table
 
 SECTIONS = {
     "latency": latency,
@@ -38,7 +39,6 @@ SECTIONS = {
     "restart": restart,
     "checkpoints": checkpoints,
 }
-Table = list[dict[str, Any]]
 RESULTS = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 
@@ -57,14 +57,6 @@ def machine() -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def table(rows: Table) -> str:
-    """Return rows as a Markdown table."""
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def tables(found: Table | dict[str, Table]) -> str:

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+Table = list[dict[str, Any]]
+"""Rows of one section, each by the names of its columns."""
+
 PEERS = Path(__file__).resolve().parent.parent / "build" / "bench" / "peers" / "bin" / "python"
 """The Python of what is measured beside Overnight; `make bench` makes it, and without it those rows are left out."""
 
@@ -61,3 +64,11 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def ratio(ours: Sequence[float], other: Sequence[float]) -> str:
     """Return how often our median goes into the other's."""
     return f"{statistics.median(other) / statistics.median(ours):.3g} x"
+
+
+def table(rows: Table) -> str:
+    """Return rows as a Markdown table."""
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in rows]
+    return "\n".join(lines)
