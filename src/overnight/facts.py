@@ -11,14 +11,13 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from overnight.events import Exit, Request, Verdict, VerdictKey
 from overnight.exits.causes import Finding
-from overnight.folder import Journal, RunFolder, read_journal, utc
+from overnight.folder import Journal, RunFolder, epoch_of, read_journal, utc
 from overnight.monitor import Monitor
 from overnight.resumption.known import SavesBook
 from overnight.states import ENDED
@@ -168,10 +167,7 @@ class Facts:
     def attempt_times(self) -> Iterator[tuple[int, float, float | None]]:
         """Yield (number, began, ended) of each attempt, in seconds since the epoch; None: not over, or nobody knows."""
         for number, began in self.starts.items():
-            ended = None
-            with contextlib.suppress(TypeError, ValueError, KeyError):
-                ended = datetime.fromisoformat(self.attempt_ends[number]["ended_at"]).timestamp()
-            yield number, began, ended
+            yield number, began, epoch_of(self.attempt_ends.get(number, {}).get("ended_at"))
 
     def rolling_back(self) -> dict[str, Any] | None:
         """Return the rollback that is due: that of the last back-off, until an attempt was started after it."""
@@ -285,5 +281,5 @@ class Facts:
 
 def _told_at(fact: dict[str, Any]) -> float:
     """Return when a fact was written down, seconds since the epoch: now for one that is just being said."""
-    told = fact.get("at")
-    return time.time() if told is None else datetime.fromisoformat(told).timestamp()
+    told = epoch_of(fact.get("at"))
+    return time.time() if told is None else told

@@ -23,6 +23,7 @@ from overnight.events import jsonable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 BALLAST_BYTES = 1 << 20
+_LONGEST_TIME = 40
 
 
 def check_name(name: str) -> str:
@@ -41,6 +42,16 @@ def utc(at: float | None = None) -> str:
     except (ValueError, OverflowError, OSError):  # somebody's number in a file, or a clock that is set to nonsense
         moment = datetime.max.replace(tzinfo=UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def epoch_of(text: object) -> float | None:
+    """Return an RFC 3339 time as seconds since the epoch; None for anything else that somebody may have written."""
+    if not isinstance(text, str) or len(text) > _LONGEST_TIME:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o600) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from overnight.folder import epoch_of
 from overnight.kept import ENDED
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ def fill(one: Status, last_end: float | None, *, now: float | None = None, up_s:
     ``last_end``: when the last of all runs of the home was over (seconds since the epoch), None while one goes on.
     Time in which the machine was off costs nothing: it counts from its start at the earliest, ``up_s`` seconds ago.
     """
-    price, ended = price_of(one), epoch(one.get("ended_at"))
+    price, ended = price_of(one), epoch_of(one.get("ended_at"))
     if price is None or ended is None:
         return
     idle_s = 0.0
@@ -57,7 +58,7 @@ def last_end(runs: Iterable[Status]) -> float | None:
     for one in runs:
         if goes_on(one):
             return None
-        latest = max(latest, epoch(one.get("ended_at")) or 0.0)
+        latest = max(latest, epoch_of(one.get("ended_at")) or 0.0)
     return latest
 
 
@@ -66,7 +67,7 @@ def last_end_beside(own: Status, runs: str, look: Callable[[str], Status]) -> fl
 
     ``runs`` is the folder of all runs. One that goes on writes its status every few seconds, an ended one no more.
     """
-    ended = epoch(own.get("ended_at")) or 0.0
+    ended = epoch_of(own.get("ended_at")) or 0.0
     try:
         names = [name for name in os.listdir(runs) if name[0] != "." and name != own["name"]]
     except OSError:
@@ -78,16 +79,6 @@ def last_end_beside(own: Status, runs: str, look: Callable[[str], Status]) -> fl
 def goes_on(one: Status) -> bool:
     """Say whether a run is at work on this machine, as far as its status and its keepers tell."""
     return one["state"] not in (*ENDED, "damaged") and not one.get("stale") and not one.get("foreign")
-
-
-def epoch(text: object) -> float | None:
-    """Return an RFC 3339 time of a status as seconds since the epoch; None for anything else."""
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _written_at(path: str) -> float:

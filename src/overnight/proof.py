@@ -11,14 +11,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from overnight import client, processes, targets
 from overnight.clocks import uptime_s
-from overnight.folder import RunFolder, read_json, utc, write_atomic, write_json
+from overnight.folder import RunFolder, epoch_of, read_json, utc, write_atomic, write_json
 from overnight.keepers import read_identity
 from overnight.processes import Identity
 from overnight.requests.asked import read_asked
@@ -388,8 +387,8 @@ def _hours(folder: RunFolder, one: client.Status, seen: Sequence[Person]) -> tup
     began = (read_json(folder.attempt(numbers[0]).started_json) or {}).get("at") if numbers else None
     if not isinstance(began, (int, float)):
         return None, Check(name="hours", ok=False, text="nobody wrote down when it was started")
-    end = one.get("ended_at") if one["state"] in client.ENDED else None
-    hours = ((time.time() if end is None else datetime.fromisoformat(end).timestamp()) - began) / 3600
+    end = epoch_of(one.get("ended_at")) if one["state"] in client.ENDED else None
+    hours = ((time.time() if end is None else end) - began) / 3600
     facts = {"hours": hours, "started_at": utc(began), "attempts": len(numbers), "attempt_hours": None}
     text = f"{hours:.2f} h since its first start at {utc(began)}; attempts: {len(numbers)}"
     for person in seen:

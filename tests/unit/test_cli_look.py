@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from overnight import cli, client, states
 from overnight.cli import live, notice, page, render
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, write_json
+from overnight.folder import RunFolder, epoch_of, write_json
 from overnight.processes import boot_id
 
 FULL: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_the_time_limit_is_shown(home: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_live_run_has_been_active_until_now() -> None:
     one = {"active_s": 10.0, "updated_at": "2026-01-01T00:00:00Z", "state": "running", "supervisor": {"alive": True}}
-    now = (render.epoch("2026-01-01T00:00:00Z") or 0.0) + 5.0
+    now = (epoch_of("2026-01-01T00:00:00Z") or 0.0) + 5.0
     assert page._active_s(one, now) == 15.0
     for other in ({"state": "finished"}, {"supervisor": {"alive": False}}, {"updated_at": None}):
         assert page._active_s({**one, **other}, now) == 10.0
@@ -311,7 +311,7 @@ NIGHT: dict[str, Any] = {
 
 
 def at(text: str) -> float:
-    found = render.epoch(text)
+    found = epoch_of(text)
     assert found is not None
     return found
 

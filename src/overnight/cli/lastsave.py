@@ -16,9 +16,9 @@ import msgspec
 
 from overnight import client
 from overnight.cli import pagesaves
-from overnight.cli.render import epoch, money, span
+from overnight.cli.render import money, span
 from overnight.errors import FolderError
-from overnight.folder import RunFolder
+from overnight.folder import RunFolder, epoch_of
 
 VERIFIED_WITHIN_S = 600.0
 TOLD_AFTER_S = 2.0
@@ -94,7 +94,7 @@ def _final(one: client.Status, asked: Asked | None) -> dict[str, Any] | None:
     since = None if asked is None else asked.at
     if since is None:
         return None
-    late = [save for save in pagesaves.saves_of(one) if (epoch(save.get("at")) or 0.0) >= since]
+    late = [save for save in pagesaves.saves_of(one) if (epoch_of(save.get("at")) or 0.0) >= since]
     return late[-1] if late else None
 
 
@@ -112,9 +112,9 @@ def _lost(one: client.Status, asked: Asked | None, good: dict[str, Any] | None) 
     active_s = one.get("active_s")
     if good is None and len(one["attempts"]) > 1:  # no attempt has left anything
         return _priced(one, steps, active_s if isinstance(active_s, (int, float)) else None)
-    end = asked.at if asked is not None and asked.at is not None else epoch(one.get("ended_at"))
-    began = epoch(one.get("started_at"))
-    saved_at = None if good is None else epoch(good.get("at"))
+    end = asked.at if asked is not None and asked.at is not None else epoch_of(one.get("ended_at"))
+    began = epoch_of(one.get("started_at"))
+    saved_at = None if good is None else epoch_of(good.get("at"))
     since = max((at for at in (began, saved_at) if at is not None), default=None)
     if steps is None or end is None or since is None or (good is not None and saved_at is None):
         return _priced(one, steps, None)

@@ -10,7 +10,6 @@ from overnight.cli.pagefigures import figure_rows
 from overnight.cli.render import (
     WIDTH,
     backoff_s,
-    epoch,
     figure,
     folded,
     held_words,
@@ -21,6 +20,7 @@ from overnight.cli.render import (
     red,
     span,
 )
+from overnight.folder import epoch_of
 from overnight.kept import ENDED
 from overnight.patience import hooks_left, kept
 from overnight.printable import harmless
@@ -107,7 +107,7 @@ def _trouble(one: Status, now: float) -> list[str]:
 
 def _active_s(one: Status, now: float) -> float | None:
     """Return the seconds the command has run by now: of a live run, status.json was written a little ago."""
-    active_s, written = one["active_s"], epoch(one.get("updated_at"))
+    active_s, written = one["active_s"], epoch_of(one.get("updated_at"))
     if not isinstance(active_s, (int, float)):
         return None
     going_on = written is not None and one["state"] in ("running", "stopping") and one["supervisor"]["alive"]
@@ -128,7 +128,7 @@ def _costs(one: Status) -> list[tuple[str, str]]:
 
 def _idle(one: Status, now: float) -> list[tuple[str, str]]:
     """Return what the machine has cost since nothing of this home runs on it any more."""
-    idle_s, cost, ended = one.get("idle_s"), one.get("idle_cost"), epoch(one["ended_at"])
+    idle_s, cost, ended = one.get("idle_s"), one.get("idle_cost"), epoch_of(one["ended_at"])
     if not (isinstance(idle_s, (int, float)) and isinstance(cost, (int, float)) and cost > 0):
         return []
     own = ended is None or abs(now - ended - idle_s) < 5
@@ -157,7 +157,7 @@ def _above_zero(value: object) -> float | None:
 
 def _time_limits(limits: dict[str, Any], one: Status, now: float, *, ended: bool) -> list[str]:
     found = []
-    hours, until = _above_zero(limits.get("max_hours")), epoch(limits.get("until"))
+    hours, until = _above_zero(limits.get("max_hours")), epoch_of(limits.get("until"))
     if hours is not None:
         active_s = None if ended else _active_s(one, now)
         left = "" if active_s is None else f", {span(max(0.0, hours * 3600 - active_s))} left"
@@ -216,11 +216,11 @@ def _times_rows(one: Status, now: float, active: str) -> list[tuple[str, str]]:
     """Return when a run was first started, its newest attempt where that is another, when it ended and what it took."""
     newest = one["started_at"] or one["created_at"]
     told = (each.get("started_at") for each in one["attempts"] if each.get("n") == 1)
-    first = next((at for at in (*told, one["created_at"], newest) if epoch(at) is not None), None)
-    began, ended = epoch(first), epoch(one["ended_at"])
+    first = next((at for at in (*told, one["created_at"], newest) if epoch_of(at) is not None), None)
+    began, ended = epoch_of(first), epoch_of(one["ended_at"])
     rows = []
     if began is not None:
-        again = epoch(newest) if (one["attempt"] or 1) > 1 else None
+        again = epoch_of(newest) if (one["attempt"] or 1) > 1 else None
         beside = "" if again is None else f"; attempt {figure(one['attempt'], 12)} {_ago(again, now)} ago"
         rows.append(("started", f"{first} ({_ago(began, now)} ago{beside}){'' if one['ended_at'] else active}"))
     if ended is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from overnight.folder import epoch_of
 from overnight.kept import ENDED
 from overnight.patience import hooks_failed, hooks_held
 from overnight.printable import harmless
@@ -82,18 +83,6 @@ def money(amount: Any) -> str:
     return f"{amount:.2f}" if amount == 0 or 0.1 <= abs(amount) < 1e6 else f"{amount:.3g}"
 
 
-def epoch(text: object) -> float | None:
-    """Return an RFC 3339 time of a status as seconds since the epoch; None for anything else."""
-    from datetime import datetime
-
-    if not isinstance(text, str):
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 _COLOURS = {"running": "32", "starting": "32", "stopping": "33", "backoff": "33", "failed": "31", "gave_up": "31"}
 
 
@@ -152,7 +141,7 @@ def _beside(one: Status, now: float | None) -> str | None:
 
 def backoff_s(one: Status, now: float | None) -> float | None:
     """Return the seconds until the next attempt; None if the run does not wait for one."""
-    at = epoch(one.get("backoff_until"))
+    at = epoch_of(one.get("backoff_until"))
     return None if at is None or now is None or one["state"] != "backoff" else max(0.0, at - now)
 
 
@@ -234,7 +223,7 @@ def table(runs: list[Status], *, now: float, colours: bool, width: int = WIDTH) 
 
 
 def _row(one: Status, now: float) -> tuple[str, ...]:
-    began = epoch(one["created_at"] or one["started_at"])
+    began = epoch_of(one["created_at"] or one["started_at"])
     step = figure(one["step"], 12)[:STEP_WIDTH]
     beside = step + beside_step(one).replace(" (epoch ", " ep").removesuffix(")")
     return (

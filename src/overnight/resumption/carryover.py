@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 
 from overnight import client
 from overnight.errors import FolderError
+from overnight.folder import epoch_of
 from overnight.printable import harmless
 from overnight.resumption.shaping import Command, Place, configurations, differences, overrides, read_command, same
 from overnight.spec import RunSpec
@@ -154,7 +154,7 @@ def _earlier(one: client.Status, path: str) -> Earlier | None:
     return Earlier(
         name=one["name"],
         step=one["step"],
-        began=_epoch(one["started_at"] or one["created_at"]),
+        began=epoch_of(one["started_at"] or one["created_at"]),
         cwd=one["cwd"],
         command=read_command(words, Place(one["cwd"], os.path.isfile)),
         own={name: one.get(name) or own.get(name) for name in OWN if name not in unasked},
@@ -169,7 +169,7 @@ def _saves(one: client.Status, folder: object) -> Iterator[str]:
     paths = [entry.get("path") for entry in entries if isinstance(entry, dict)]
     left = [path for path in dict.fromkeys(paths) if isinstance(path, str) and os.path.exists(path)]
     yield from left
-    began = _epoch(one["created_at"])
+    began = epoch_of(one["created_at"])
     if not left and isinstance(folder, str) and began is not None and _written_since(folder, began):
         yield folder
 
@@ -185,14 +185,6 @@ def _written_since(folder: str, began: float) -> bool:
             if looked_at > MOST_ENTRIES:
                 return False
     return False
-
-
-def _epoch(text: object) -> float | None:
-    """Return a time of a status as seconds since the epoch; None for anything else."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 # -- whether it goes on from there -----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ the run is over. Nothing is written here, and nothing is decided.
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from overnight.errors import FolderError
 from overnight.events import Exit
 from overnight.exits.causes import SIGNAL_CODES
 from overnight.facts import Facts
-from overnight.folder import RunFolder, read_json
+from overnight.folder import RunFolder, epoch_of, read_json
 from overnight.keepers import Keepers
 from overnight.processes import boot_id
 from overnight.spec import RunSpec
@@ -53,8 +52,7 @@ class Standing:
         end = facts.attempt_ends.get(attempt.number) or {}
         course = _course(facts)
         if facts.ended is not None:
-            with contextlib.suppress(TypeError, ValueError):
-                self.last_life = datetime.fromisoformat(end.get("ended_at") or "").timestamp()
+            self.last_life = epoch_of(end.get("ended_at")) or self.last_life
             self.state = msgspec.structs.replace(self._over(attempt, facts.ended, end), **course)
             return
         waiting = facts.backoff if (facts.backoff or {}).get("attempt") == attempt.number else None
