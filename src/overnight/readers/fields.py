@@ -12,7 +12,10 @@ from overnight.readers.numbers import parse_printed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-UNIT = r"(?:msecs?|ms|usecs?|us|µs|μs|minutes?|mins?|secs?|seconds?|s|%|[kKMGBT])"
+UNIT = (
+    r"(?:msecs?|millis(?:econds?)?|ms|usecs?|microseconds?|us|µs|μs|nanoseconds?|ns|minutes?|mins?|secs?|seconds?|s"
+    r"|hours?|hrs?|h|%|[kKMGBT]|thousand|million|billion|trillion)"
+)
 
 EVAL_WORDS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 
@@ -20,7 +23,7 @@ LOSSES = ("total_loss", "loss", "reduced_loss", "lm_loss", "val_loss", "train_lo
 """The fields that are losses; of those of training the earlier one speaks for the step."""
 
 RIVALS: Mapping[str, tuple[str, ...]] = {
-    "dt_s": ("dt_s", "dt_ms", "time_s", "time_ms", "step_avg", "spent", "steps_per_s"),
+    "dt_s": ("dt_s", "dt_ms", "dt_us", "time_s", "time_ms", "step_avg", "spent", "steps_per_s"),
     "tokens_per_s": ("tokens_per_s", "tokens_per_s_device"),
     "samples_per_s": ("samples_per_s", "samples_per_s_device"),
 }
@@ -33,7 +36,7 @@ _NAMES: Mapping[str, str] = {
     **dict.fromkeys(
         ("loss", "loss_train", "train/loss", "training/loss", "loss/train", "mean_loss", "avg_loss"), "loss"
     ),
-    **dict.fromkeys(("total_loss", "loss_total", "train/total_loss", "train/loss/total"), "total_loss"),
+    **dict.fromkeys(("total_loss", "loss_total", "loss/total", "train/total_loss", "train/loss/total"), "total_loss"),
     **dict.fromkeys(("train_loss", "training_loss"), "train_loss"),
     **dict.fromkeys(("reduced_loss", "reduced_train_loss", "reduced_llm_loss"), "reduced_loss"),
     **dict.fromkeys(("lm_loss", "llm_loss", "ce_loss", "lm_loss_value", "train/ce_loss", "train/lm_loss"), "lm_loss"),
@@ -43,10 +46,11 @@ _NAMES: Mapping[str, str] = {
     **dict.fromkeys(("elapsed_time_per_iteration", "time_per_iteration", "time_per_iter", "train_step_time"), "dt_s"),
     **dict.fromkeys(("train_step_timing", "train_step_timing_in_s", "step_timing", "time/step", "time/iter"), "dt_s"),
     **dict.fromkeys(("dt_ms", "step_time_ms", "iter_time_ms", "ms/step", "ms/it", "ms/iter", "ms_per_step"), "dt_ms"),
+    **dict.fromkeys(("us/step", "us/it", "us/iter", "us_per_step"), "dt_us"),
     **dict.fromkeys(("time", "seconds", "time_s", "batch_time"), "time_s"),
     "perf/time_per_step": "dt_s",
     **dict.fromkeys(("time_ms", "milliseconds"), "time_ms"),
-    "step_avg": "step_avg",
+    **dict.fromkeys(("step_avg", "avg_step_time", "mean_step_time", "step_time_avg", "avg_iter_time"), "step_avg"),
     "took": "spent",
     "ups": "steps_per_s",
     "wps": "tokens_per_s",
@@ -80,18 +84,35 @@ _FILLERS = frozenset(
 
 _OF_ANOTHER_STEP = frozenset({"best", "lowest", "min", "minimum", "previous", "prev", "last"})
 
-# Powers of ten that the units stand for; a minute is none and is taken care of where values are made.
+# Powers of ten that the units stand for; minutes and hours are none and are taken care of where values are made.
 _TIME_EXPONENTS: Mapping[str, int] = {
     **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 0),
-    **dict.fromkeys(("ms", "msec", "msecs"), -3),
-    **dict.fromkeys(("us", "usec", "usecs", "µs", "μs"), -6),  # micro sign and Greek mu
+    **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), -3),
+    **dict.fromkeys(("us", "usec", "usecs", "µs", "μs", "microsecond", "microseconds"), -6),  # micro sign, Greek mu
+    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), -9),
 }
 _A_DATE_S = 1e9  # in `time=1767225600.5` the seconds are those since 1970
-_MINUTES = frozenset({"min", "mins", "minute", "minutes"})
-_COUNT_EXPONENTS: Mapping[str, int] = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
+_LONG: Mapping[str, float] = {
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+}
+_COUNT_EXPONENTS: Mapping[str, int] = {
+    "": 0,
+    "k": 3,
+    "K": 3,
+    "M": 6,
+    "G": 9,
+    "B": 9,
+    "T": 12,
+    "thousand": 3,
+    "million": 6,
+    "billion": 9,
+    "trillion": 12,
+}
 _EXPONENTS: Mapping[str, Mapping[str, int]] = {
     **dict.fromkeys(("dt_s", "time_s", "step_avg", "spent"), _TIME_EXPONENTS),
     "dt_ms": {"": -3, "ms": -3},
+    "dt_us": {"": -6, "us": -6},
     "time_ms": {"": -3, "ms": -3},
     "mfu": {"": 0, "%": 0},
     **dict.fromkeys(("tokens", "tokens_total", "tokens_per_s", "tokens_per_s_device"), _COUNT_EXPONENTS),
@@ -99,7 +120,11 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
 }
 _NO_UNIT: Mapping[str, int] = {"": 0}
 
-_IN_UNIT = re.compile(r"(?P<name>.{1,400}?)[ \t_]?\((?P<unit>[A-Za-z]{1,16})\)")
+_SCALES = frozenset(name.lower() for name in _COUNT_EXPONENTS) | {"mil", "mio", "mln", "bn", "thousands", "millions"}
+
+_IN_UNIT = re.compile(
+    r"(?P<name>.{1,400}?)(?:[ \t_]?[\[(](?P<unit>[A-Za-z]{1,16})[\])]|_(?P<suffix>(?i:ms|msecs?|us|usecs?)))"
+)
 
 PARTIAL_WORDS = frozenset(
     name[:length]
@@ -113,17 +138,25 @@ PARTIAL_WORDS = frozenset(
 @lru_cache(maxsize=4096)
 def field_of(key: str) -> str:
     """Return what a printed key means: a field of ``Record``, one of ``LOSSES``, a name in ``RIVALS``, or ""."""
-    inside = _IN_UNIT.fullmatch(key)
-    name = re.sub(r"[ \t]+", "_", key if inside is None else inside["name"]).lower()
+    name = re.sub(r"[ \t]+", "_", key).lower()
     known = _NAMES.get(name) or _rate(name)
-    if inside is not None and known:
-        return _in_unit(known, inside["unit"])
     if known:
         return known
+    inside = _IN_UNIT.fullmatch(key)
+    if inside is not None:
+        name = re.sub(r"[ \t]+", "_", inside["name"]).lower()
+        known = _NAMES.get(name) or _rate(name)
+        if known:
+            return _in_unit(known, inside["unit"] or inside["suffix"])
     words = re.split(r"[_/.-]+", name)
     if words[-1] == "loss" and not EVAL_WORDS.isdisjoint(words) and _OF_ANOTHER_STEP.isdisjoint(words):
         return "val_loss"
     return ""
+
+
+def is_measured(field: str) -> bool:
+    """Say whether a field has units, so that a number whose unit is unknown says nothing."""
+    return field in _EXPONENTS
 
 
 def exponent_of(field: str, unit: str | None) -> int | None:
@@ -137,9 +170,9 @@ def field_value(field: str, text: str | None, unit: str | None) -> float | None:
     ``mfu`` stays in percent as printed; a negative one is a program's word for "unknown", and so is an average over no
     steps. Steps per second become the seconds of a step.
     """
-    if unit in _MINUTES and field in _EXPONENTS and _EXPONENTS[field] is _TIME_EXPONENTS:
-        minutes = parse_printed(text)
-        return None if minutes is None else minutes * 60.0
+    if unit is not None and unit in _LONG and _EXPONENTS.get(field) is _TIME_EXPONENTS:
+        long = parse_printed(text)
+        return None if long is None else long * _LONG[unit]
     exponent = exponent_of(field, unit)
     if exponent is None:
         return None
@@ -175,10 +208,14 @@ def _rate(name: str) -> str:
 
 
 def _in_unit(field: str, unit: str) -> str:
-    """Return the field for a name with its unit in brackets behind it: ``iter time (s)``, ``(ms)``, ``(tgs)``."""
-    if field in {"dt_s", "time_s"}:
+    """Return the field for a name with its unit in brackets or at its end: ``iter time (s)``, ``(ms)``, ``(tgs)``."""
+    if field in {"dt_s", "time_s", "step_avg"}:
         exponent = _TIME_EXPONENTS.get(unit.lower())
-        return field if exponent == 0 else f"{field[:-1]}ms" if exponent == -3 else ""
-    if field in {"tokens_per_s", "tokens_per_s_device", "samples_per_s", "samples_per_s_device", "grad_norm", "mfu"}:
-        return field
-    return ""
+        if exponent == 0:
+            return field
+        if field == "step_avg" or exponent not in {-3, -6}:
+            return ""
+        return f"{field[:-1]}ms" if exponent == -3 else "dt_us"  # milli
+    if field in RIVALS["tokens_per_s"] or field in RIVALS["samples_per_s"]:
+        return "" if unit.lower() in _SCALES else field
+    return field if field in {"grad_norm", "mfu"} else ""

@@ -14,6 +14,7 @@ import msgspec
 
 from overnight.readers.fields import EVAL_WORDS
 from overnight.readers.joining import Opened, joined, opening, whole
+from overnight.readers.leading import counted
 from overnight.readers.mappings import (
     Place,
     flat,
@@ -22,6 +23,7 @@ from overnight.readers.mappings import (
     number_of,
     read_pairs,
     record_of,
+    unwrapped,
 )
 from overnight.readers.prefix import strip_prefix
 
@@ -90,15 +92,16 @@ class JsonLines:
         records: list[Record] = []
         mine = False
         for begin, content in _objects(text):
-            reading = read_pairs(flat(content))
+            reading = counted(read_pairs(flat(content)), text[text.rfind("}", 0, begin) + 1 : begin])
             if reading.step is None and "epoch" not in reading.values:
                 continue
             mine = True
             before = text[:begin]
             evaluating = not EVAL_WORDS.isdisjoint(re.split(r"[^a-z]+", before.lower())) if begin else False
-            evaluating = evaluating or is_of_evaluation(before, content)
+            about = unwrapped(content)
+            evaluating = evaluating or is_of_evaluation(before, about)
             nothing = reading.kind is None and _PROGRESS.isdisjoint(reading.named)
-            if nothing or is_no_progress(before) or _retells(content) or "train_num_updates" in content:
+            if nothing or is_no_progress(before) or _retells(about) or "train_num_updates" in content:
                 continue
             kind: Literal["train", "eval"] = "eval" if evaluating or reading.kind == "eval" else "train"
             rank = strip_prefix(text, 0, begin)[0] if begin else None

@@ -13,8 +13,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from overnight.events import Record
-from overnight.readers.counters import MICRO, is_evaluation, is_left_out, is_retold, is_said, may_count, step_marks
-from overnight.readers.fields import LOSSES, PLACE, RIVALS
+from overnight.readers.counters import (
+    MICRO,
+    SPLIT_NAMES,
+    is_evaluation,
+    is_left_out,
+    is_retold,
+    is_said,
+    may_count,
+    step_marks,
+)
+from overnight.readers.fields import EVAL_WORDS, LOSSES, PLACE, RIVALS
 from overnight.readers.gathering import Group, gather
 from overnight.readers.glue import segments, touches
 from overnight.readers.numbers import PLAIN, parse_whole
@@ -171,11 +180,16 @@ def _drop_micro_times(group: Group) -> None:
 
 def _is_evaluating(text: str, group: Group) -> bool:
     """Say whether the words before the loss, fields apart, tell of an evaluation."""
-    if is_evaluation(group.outside):
+    if is_evaluation(group.outside) or any(_names_evaluation(one) for one in group.found):
         return True
     losses = [one.start for one in group.found if one.field in LOSSES and one.start > group.start]
     until = min(losses, default=0)
     return until > 0 and any(is_evaluation(part.fields.words(text, until)) for part in group.parts)
+
+
+def _names_evaluation(one: Found) -> bool:
+    """Say whether a field names the part of the data, as ``split=dev`` does, and it is not the training's."""
+    return one.text and one.key.lower() in SPLIT_NAMES and str(one.value).strip("'\"()[]").lower() in EVAL_WORDS
 
 
 def _loss(group: Group, *, evaluating: bool) -> tuple[Literal["train", "eval"] | None, Found | None]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FLOATS = frozenset("loss dt_s tokens tokens_total tokens_per_s samples_per_s mfu lr grad_norm epoch".split())
 """The fields of ``Record`` that hold a number."""
 
-_TAKEN = FLOATS | {"train_loss", "val_loss", "dt_ms", "rank"}
+_OTHER_LOSSES = ("reduced_loss", "lm_loss")
+_TAKEN = FLOATS | {"train_loss", "val_loss", "dt_ms", "dt_us", "rank", *_OTHER_LOSSES}
 
 # Names that only mappings use, over what every reader knows.
 _OWN: Mapping[str, str] = {
@@ -53,8 +54,10 @@ _STEPS = (
 _STEP_RANK: Mapping[str, int] = {name: rank for rank, name in enumerate(_STEPS)}
 # Words in front of a name that change nothing about it.
 _AROUND = tuple(
-    "train/ training/ train_ train. metrics/ stats/ scalars/ logs/ log/ data/ losses/ optim/ optimizer/ perf/".split()
+    "train/ training/ train_ train. metrics/ stats/ scalars/ logs/ log/ data/ losses/ optim/ optimizer/ perf/"
+    " message/ msg/ payload/ fields/ extra/ record/ event/ body/ values/ entry/ result/ content/".split()
 )
+_WRAPPERS = frozenset(word[:-1] for word in _AROUND if word.endswith("/")) - {"train", "training"}
 _PER_DEVICE = re.compile(r"tok\w*.{0,24}?(?:per_sec|/s|_s_).{0,12}?(?:gpu|device)", re.IGNORECASE)
 _AMOUNT = re.compile(rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT}))?")
 _COUNT = re.compile(r"(?P<step>[0-9][0-9,]{0,20})(?:[ ]?/[ ]?(?P<total>[0-9][0-9,]{0,20}))?")
@@ -127,7 +130,7 @@ def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
         if field == "step":
             counted.take(key, value)
             continue
-        name = "dt_s" if field == "dt_ms" else field
+        name = "dt_s" if field in {"dt_ms", "dt_us"} else field
         if not field or name in found:
             _keep(extra, key, value)
             continue
@@ -142,7 +145,7 @@ def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
     values.pop("loss", None)
     if loss and (number := found[loss]) is not None:
         values["loss"] = number
-    for name in {"loss", "train_loss", "val_loss"} - {loss}:
+    for name in {"loss", "train_loss", "val_loss", *_OTHER_LOSSES} - {loss}:
         if (number := found.get(name)) is not None:
             extra[eval_name if name == "val_loss" else name] = number
     if kind == "eval" and eval_name not in ("eval_loss", "val_loss"):
@@ -202,6 +205,14 @@ def is_of_evaluation(before: str, content: dict[str, Any]) -> bool:
         if (name in _FLAGS and flag is True) or (name in _TRAINING_FLAGS and flag is False):
             return True
     return False
+
+
+def unwrapped(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a mapping together with what stands in a wrapper of it, as in ``{"message": {"step": 5, ...}}``."""
+    for key, value in content.items():
+        if isinstance(value, dict) and key.lower() in _WRAPPERS:
+            return {**content, **unwrapped(value)}
+    return content
 
 
 def is_no_progress(before: str) -> bool:
@@ -272,7 +283,7 @@ def number_of(field: str, value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
-        if field == "dt_ms":
+        if field in {"dt_ms", "dt_us"}:
             return field_value(field, repr(value), None)
         try:
             number = float(value)
@@ -307,7 +318,8 @@ def _loss_of(found: dict[str, float | None], *, stepless: bool) -> tuple[Literal
         return "train", "train_loss"
     if "val_loss" in found:
         return "eval", "val_loss"
-    return None, ""
+    other = next((name for name in _OTHER_LOSSES if name in found), "")
+    return ("train" if other else None), other
 
 
 def _settle(found: dict[str, float | None], extra: dict[str, float | str]) -> None:

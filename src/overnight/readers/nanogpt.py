@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from overnight.events import Record
-from overnight.readers.fields import LOSSES, PLACE, UNIT, field_of, field_value
+from overnight.readers.fields import LOSSES, PLACE, UNIT, field_of, field_value, is_measured
 from overnight.readers.glue import Segment, segments, touches
 from overnight.readers.numbers import CLOSERS, PLAIN, PRINTED, VALUE_END, parse_printed
 
@@ -28,7 +28,7 @@ _MARK = re.compile(
 _LOSS = re.compile(rf"[ ]{{1,8}}({PRINTED}){VALUE_END}")
 _FIELD = re.compile(
     rf",[ ]{{0,8}}(?P<key>[A-Za-z_][A-Za-z0-9_/]{{0,63}}(?:[ ][A-Za-z_][A-Za-z0-9_/]{{0,63}})?)[ ]{{1,8}}"
-    rf"(?P<number>{PRINTED})(?P<unit>{UNIT})?{VALUE_END}"
+    rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT}))?{VALUE_END}(?P<more>[ ][A-Za-z0-9µμ]|[ ]?[(])?"
 )
 
 
@@ -84,9 +84,11 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
         key, number, unit = match["key"], match["number"], match["unit"]
-        open_end = match.end() if unit is None and number[-1] not in CLOSERS else None
+        open_end = match.end("number") if unit is None and number[-1] not in CLOSERS else None
         field = field_of(key)
-        value = field_value(field, number, unit)
+        # `310 ms/it`, `3.1s for 10 iterations`, `2 min 3 s` say nothing that is certain
+        doubtful = match["more"] not in {None, " (", "("} and is_measured(field)
+        value = None if doubtful else field_value(field, number, unit)
         per_device |= field in {"tokens_per_s_device", "samples_per_s_device"}
         if not field or field == "rank":
             last = key

@@ -9,12 +9,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from overnight.readers.counters import COLON, SPACE
-from overnight.readers.fields import UNIT, exponent_of, field_of, field_value
+from overnight.readers.counters import COLON, SPACE, SPLIT_NAMES
+from overnight.readers.fields import PLACE, UNIT, exponent_of, field_of, field_value, is_measured
 from overnight.readers.numbers import CLOSERS, NUMBER, PRINTED, UNSIGNED, VALUE_END, parse_number, unwrapped
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}+"
-_AMOUNT = rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]))?{VALUE_END}"
+# what a rate, or a time of one, is counted in
+_EACH = r"[A-Za-z]{1,9}+(?:(?:/|[ ]per[ ])[A-Za-z]{1,9}+){1,2}"
+_NO_NAME = rf"(?![A-Za-z0-9_/]|[ ]per[ ]|(?:[ ]?[\[(][A-Za-z/]{{1,16}}[\])])?{SPACE}[:=])"
+# `310ms/step`, `1.2M tok/s`; in `loss: 2.1 tok/s 1200` it is the name of the next number
+_PER = rf"[ ]?(?:[kKMGBT][ ]?)?{_EACH}{_NO_NAME}(?![ \t]{{1,16}}[-+]?[0-9.])"
+_AMOUNT = rf"(?P<number>{PRINTED})(?:(?P<per>{_PER})|[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]){VALUE_END}|{VALUE_END})"
+_BARE_AMOUNT = rf"(?P<bare_number>{PRINTED})(?:(?P<bare_per>{_PER})|[ ]?(?P<bare_unit>{UNIT}){VALUE_END}|{VALUE_END})"
 _TEXT = rf"(?P<text>(?!{_WORD}{SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
 _BARE_NAME = (
     r"(?i:(?:(?:train|training|val|valid|validation|eval|test|lm|total|avg|mean)[ _])?loss|lr|learning[ _]rate"
@@ -27,21 +33,36 @@ _FIELD = re.compile(
     r"(?=[A-Za-z_])(?:(?P<epoch_name>(?i:epoch|ep))(?P<epoch_colon>[ \t]{0,8}[:=])?[ \t]{0,8}\[?"
     rf"(?P<epoch>{UNSIGNED})(?:/[ ]{{0,4}}[0-9]{{1,9}}\]?)?(?=[\]\s;:|)}}-]|,(?![0-9])|$)"
     # `loss: 2.31`, `elapsed time per iteration (ms): 843.7`, `grad_norm:p2 3.4`, `note: text`
-    rf"|(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,4}}(?:[ ]?\([A-Za-z/]{{1,16}}\))?){COLON}"
+    rf"|(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,4}}(?:[ ]?[\[(][A-Za-z/]{{1,16}}[\])])?){COLON}"
     rf"(?:(?:p[0-9][ ]{{1,4}})?{_AMOUNT}|{_TEXT})"
     # `loss 2.31`
-    rf"|(?P<bare>{_BARE_NAME})[ \t]{{1,16}}"
-    rf"(?P<bare_number>{PRINTED})(?:[ ]?(?P<bare_unit>{UNIT}))?{VALUE_END})"
+    rf"|(?P<bare>{_BARE_NAME})[ \t]{{1,16}}{_BARE_AMOUNT})"
     # `48.9% bf16 MFU`, `0.85 sec/step`, `1,095,326 tok/s`, `118.70 ms`
     rf"|(?<![\w,+])(?P<loose>{NUMBER})(?:[ ]?%[ ](?P<mfu>(?:[A-Za-z0-9]{{1,8}}[ ])?(?i:mfu)(?!\w))"
-    r"|[ ]?(?P<of_unit>[kKMGBT])?[ ]?(?P<of>[A-Za-z]{1,9}/[A-Za-z]{1,9}(?:/[A-Za-z]{1,9})?)(?![A-Za-z0-9_/:=])"
+    rf"|[ ]?(?P<of_unit>[kKMGBT])?[ ]?(?P<of>{_EACH}){_NO_NAME}"
     r"|[ ]?(?P<spent>ms|us|µs|μs)(?=[ ]{0,4}(?:[|,;)\]]|$))))"
 )
 _UNKEPT = re.compile(r"\([-+]?[0-9.]{1,20}[%z]?\)|(?<![\w:.])[0-9]{1,3}(?::[0-9]{2}){1,2}(?![\w:.])")
+# A number whose unit we do not know, or that is only a part, or of many: `2 min 3 s`, `took 3.1 s for 10 steps`
+_OF_A_UNIT = re.compile(rf"[ ](?!{_WORD}{SPACE}[:=]){UNIT}(?![A-Za-z0-9_.-])")
+_AND_MORE = re.compile(r"[ ]?[0-9.]{1,10}[ ]?(?:m|s|min|mins|minutes?|sec|secs|seconds?)(?![A-Za-z0-9_/])")
+_OF_SEVERAL = re.compile(
+    r"[ ]?(?:/|(?:for|per|over|in)[ ])(?:the[ ])?(?:last[ ])?(?!1[ ])[0-9][0-9,]{0,12}[ ]?"
+    r"(?:steps|its?|iters?|iterations|batches|updates)(?![A-Za-z])"
+)
+_SCALED = re.compile(rf"[ ]?(?:(?P<unit>[kKMGBT])[ ]?)?(?P<each>{_EACH})")
+# Of `memory: 47.6 GB loss: 2.1` the first word is no part of the name.
+_UNIT_OF_THE_LAST = re.compile(
+    r"(?:[kKMGT]i?B(?:/s)?|bytes|[kMG]?W|[°º]?[CF]|[MG]Hz|[TGP]?FLOPs?|[TGP]?FLOPS|[TGP]FLOP/s|tokens|toks?|samples|seqs?"
+    r"|hours?|hrs?|h|days?|d|minutes?|mins?|m|secs?|seconds?|s|ms|us|it/s|s/it)[ \t]{1,4}"
+)
+_NEARLY_A_NUMBER = re.compile(r"[-+]?[0-9]+,[0-9,]*[0-9]")
 _ALPHABETIC = re.compile(r"[A-Za-z]+[ \t]{0,16}$")
 _PLAIN = frozenset("0123456789-+.")
 _MOST_UNKNOWN = 256
 _LONGEST_TEXT = 256
+_NO_UNIT = "?"
+"""Stands for a unit that is none of ours."""
 
 
 class Found(NamedTuple):
@@ -84,7 +105,8 @@ class Fields:
         unknown = 0
         at = begin
         for match in _FIELD.finditer(text, begin, end):
-            one = _one(match, begin)
+            # a NaN is a word, too, and no part of a sentence
+            one = _one(match, at if self.last is not None and not self.last.text else begin)
             if one is None:
                 continue
             self.gaps.append((at, one.start))
@@ -92,8 +114,9 @@ class Fields:
             self.last = one
             self.open_end = None if _is_closed(match) else at
             unknown += not one.field
-            if one.text:
-                self._texts.append((one.begin, one.end))
+            if one.text:  # a name without a value is a word of its own: `Validation: step 5`; and so is `split=dev`
+                whole = one.end == one.begin or one.key.lower() in SPLIT_NAMES
+                self._texts.append((one.start if whole else one.begin, one.end))
             if one.field or (not known and unknown <= _MOST_UNKNOWN):
                 self.found.append(one)
         self.gaps.append((at, end))
@@ -102,7 +125,12 @@ class Fields:
         """Return what stands between the fields and as text in them, all of it or only what is before ``until``."""
         until = self.end if until is None else until
         places = sorted([*self.gaps, *self._texts])
-        return "|".join(text[begin : min(end, until)] for begin, end in places if begin < until)
+        words, at = "", -1
+        for begin, end in places:
+            if begin < until:
+                words += ("" if begin == at else "|") + text[begin : min(end, until)]
+                at = end
+        return words.removeprefix("|")
 
     def unkept(self, text: str) -> list[tuple[int, int]]:
         """Return the places of averages, z-scores, percentages and clocks that belong to no field."""
@@ -122,7 +150,8 @@ def _one(match: re.Match[str], low: int) -> Found | None:
     if match["bare"] is not None:
         if _word_before(text, low, start):
             return None
-        return _number(match, field_of(match["bare"]), match["bare"], "bare_number", match["bare_unit"])
+        field, unit = _measured(field_of(match["bare"]), match, "bare_")
+        return _number(match, field, match["bare"], "bare_number", unit)
     if match["mfu"] is not None:
         return _number(match, "mfu", "mfu", "loose", "%")
     if match["spent"] is not None:
@@ -135,19 +164,47 @@ def _one(match: re.Match[str], low: int) -> Found | None:
 
 def _keyed(match: re.Match[str]) -> Found:
     """Return the field of a name with a colon or an equals sign."""
-    key, number, unit = match["key"], match["number"], match["unit"]
-    field = field_of(key)
+    key, number = match["key"], match["number"]
+    field, start = field_of(key), match.start()
+    if not field and " " in key and match.string[start - 2 : start - 1].isdigit():
+        words = _UNIT_OF_THE_LAST.match(key)
+        if words is not None:
+            field, key, start = field_of(key[words.end() :]), key[words.end() :], start + words.end()
+    if number is not None:
+        field, unit = _measured(field, match, "")
     if field:
         if number is None:
             begin = match.start("text")
-            return Found(field, key, None, begin, match.end(), match.start(), exact=False)
-        return _number(match, field, key, "number", unit)
-    begin, end = match.start("text" if number is None else "number"), match.end()
-    value = parse_number(number) if unit is None else None
+            return Found(field, key, None, begin, match.end(), start, exact=False)
+        return _number(match, field, key, "number", unit)._replace(start=start)
+    begin, end = match.span("text" if number is None else "number")
+    end = match.end() if match["per"] is None else end
+    value = parse_number(number) if match["unit"] is None else None
     if value is not None:
-        return Found("", key, value, begin, end, match.start())
+        return Found("", key, value, begin, end, start)
     end = min(end, begin + _LONGEST_TEXT)
-    return Found("", key, match.string[begin:end], begin, end, match.start(), text=True)
+    text = match.string[begin:end]
+    # `12,34` is no number, but with other digits it is one
+    return Found("", key, text, begin, end, start, text=True, exact=_NEARLY_A_NUMBER.match(text) is None)
+
+
+def _measured(field: str, match: re.Match[str], group: str) -> tuple[str, str | None]:
+    """Return the field and the unit of a number, of which what stands behind it may say more than its name."""
+    per, unit = match[f"{group}per"], match[f"{group}unit"]
+    if per is None:
+        text, end = match.string, match.end()
+        if is_measured(field) and text[end : end + 1] not in ",|":
+            rest = _OF_A_UNIT if unit is None else _AND_MORE if unit[0] in "hm" else None
+            if rest is not None and rest.match(text, end) is not None:
+                return field, _NO_UNIT
+            if PLACE.get(field) == "dt_s" and _OF_SEVERAL.match(text, end) is not None:
+                return field, _NO_UNIT
+        return field, unit
+    scaled = _SCALED.fullmatch(per)
+    named = "" if scaled is None else field_of(scaled["each"])
+    if scaled is not None and named:
+        return named, scaled["unit"]
+    return field, _NO_UNIT if is_measured(field) else None
 
 
 def _number(match: re.Match[str], field: str, key: str, group: str, unit: str | None) -> Found:

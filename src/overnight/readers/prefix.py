@@ -30,6 +30,7 @@ _PIECE = re.compile(
     rf"|\[{DATE}\]|\({DATE}\)|{DATE}(?=[\s|:\],-]|$)"
     r"|[IWEF][0-9]{4} [0-9:.]{8,18} +[0-9]{1,10} [A-Za-z0-9_./-]{1,128}:[0-9]{1,7}\]"  # absl and glog
     rf"|\[\s{{0,8}}{_LEVEL}\s{{0,8}}\]|{_LEVEL}(?=[\s:|\],-]|$)"
+    r"|std(?:out|err) [FP](?=\s)"  # a container's log as Kubernetes keeps it
     rf"|{_RANK_WORD}[ _:=]{{0,2}}(?P<rank3>[0-9]{{1,6}})\s?(?:[:|\]]|-\s)"
     r"|(?P<rank4>[0-9]{1,6}): (?=\S|$)"  # srun --label
     rf"|\[(?!{_KEYS}[ =:\]]){_NAME}(?:[:][A-Za-z0-9_.<>-]{{1,64}}){{0,3}}\]"

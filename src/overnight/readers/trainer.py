@@ -17,6 +17,7 @@ from overnight.readers.bars import Frame, find_frames
 from overnight.readers.counters import after_bar
 from overnight.readers.dicts import find_dicts
 from overnight.readers.joining import Opened, joined, opening, whole
+from overnight.readers.leading import counted
 from overnight.readers.mappings import (
     Place,
     Reading,
@@ -25,6 +26,7 @@ from overnight.readers.mappings import (
     is_of_evaluation,
     read_pairs,
     record_of,
+    unwrapped,
 )
 from overnight.readers.prefix import strip_prefix
 
@@ -122,14 +124,14 @@ class Trainer:
                 ready += self._end_of_training()
                 mine = True
                 continue
-            reading = read_pairs(flat(content))
             words = text[after_bar(text, before, begin) : begin] if before < begin else ""
+            reading = counted(read_pairs(flat(content)), words)
             if not _is_progress(reading) or is_no_progress(words):
                 mine = mine or "epoch" in reading.named
                 continue
             mine = memory.dicts = True
             rank = strip_prefix(text, before, begin)[0]
-            evaluating = reading.kind == "eval" or is_of_evaluation(words, content)
+            evaluating = reading.kind == "eval" or is_of_evaluation(words, unwrapped(content))
             kind: Literal["train", "eval"] = "eval" if evaluating else "train"
             here = Place(at, source, part)
             record = record_of(reading, line, reader=self.name, kind=kind, rank=rank, place=here)
