@@ -68,7 +68,8 @@ def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
     path = Path(spec.log) if log is None else log.absolute()
     if not path.is_file():
         hint = "say with --log where it lies now" if log is None else "check the path"
-        raise FolderError(f"the log {path} is gone ({hint}); {folder.metrics_db} was left as it is")
+        how = "is no file" if path.exists() else "is gone"
+        raise FolderError(f"the log {path} {how} ({hint}); {folder.metrics_db} was left as it is")
     live = UsageError(
         f"{folder.name} is live: its supervisor keeps metrics.db and builds it anew by itself if it is removed; "
         "a run that nobody keeps is settled by `overnight status`"

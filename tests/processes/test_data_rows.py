@@ -79,6 +79,26 @@ def test_tokens_counted_since_the_beginning_are_no_tokens_of_a_step(runs: Runs, 
     assert report["goodput"]["stepping_tokens_per_s"] == pytest.approx(819_200, rel=0.05)
 
 
+def test_a_script_with_saves_of_its_own_is_not_said_to_have_begun_anew(runs: Runs, resumed: Run) -> None:
+    """Nobody saw a save, and so all 212 steps were thought to be lost: its first line says that it went on at 200."""
+    (one,) = json.loads(runs.overnight("report", "night", "--json").stdout)["resumes"]
+    assert (one["path"], one["anew"], one["first_step"], one["lost_steps"]) == (None, False, 200, 13)
+    said = " ".join(runs.overnight("report", "night").stdout.split())
+    assert "2 by itself, at step 200: no save was known lost: 13 steps" in said
+    assert "began anew" not in said
+
+
+@pytest.mark.parametrize("left", [0, 5000])
+def test_a_store_that_was_cut_says_so_instead_of_giving_nothing(runs: Runs, resumed: Run, left: int) -> None:
+    """Cut to nothing it is a valid database without tables. It is built anew from the log, to the last bit."""
+    before = runs.overnight("export", "night", "--to", "jsonl", "--all-attempts").stdout
+    (resumed.folder / "metrics.db").write_bytes((resumed.folder / "metrics.db").read_bytes()[:left])
+    cut = runs.overnight("export", "night", "--to", "csv")
+    assert "overnight reindex" in cut.stderr
+    assert runs.overnight("reindex", "night").returncode == 0
+    assert runs.overnight("export", "night", "--to", "jsonl", "--all-attempts").stdout == before
+
+
 def test_an_odd_step_costs_nothing_that_comes_after_it(runs: Runs, start: Start, work: Path) -> None:
     """F3-04: 583600, 607500, 583700, ...: all kept, told once."""
     steps = [583_600, 607_500, *range(583_700, 584_400, 100)]
@@ -90,6 +110,8 @@ def test_an_odd_step_costs_nothing_that_comes_after_it(runs: Runs, start: Start,
     assert [int(row["step"]) for row in rows(runs)] == [step for step in steps if step != 607_500]
     said: list[dict[str, Any]] = [one for one in run.status["verdicts"] if one["rule"] == "rewind"]
     assert [one["text"].partition(" to ")[0] for one in said] == ["step went back from 607500"]
+    good = json.loads(runs.overnight("report", "night", "--json").stdout)["goodput"]
+    assert (good["redone_steps"], good["lost_s"]) == (0, 0.0)  # nobody made the 23,900 steps up to it
 
 
 def test_a_long_run_has_a_small_page_and_quick_charts(tmp_path: Path) -> None:

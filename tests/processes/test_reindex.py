@@ -117,6 +117,8 @@ def test_a_log_that_lies_elsewhere(runs: Runs, tmp_path: Path) -> None:
     said = runs.overnight("reindex", "night")
     assert said.returncode == 1
     assert "--log" in said.stderr
+    folder = runs.overnight("reindex", "night", "--log", elsewhere.parent)
+    assert (folder.returncode, f"the log {elsewhere.parent} is no file (check the path)" in folder.stderr) == (1, True)
     assert said.stderr.count("\n") == 1
     assert path.read_bytes() == data
     said = runs.overnight("reindex", "night", "--log", elsewhere)

@@ -150,7 +150,15 @@ def test_a_log_that_is_not_what_it_was(place: Home, how: str) -> None:
     assert hows(found) == ["elsewhere"]
     assert "stall" in found["unjudged"]
     assert "time marks" in found["unjudged"]["stall"]
-    assert "in a part of the log that is not here any more" in " ".join(place.call("replay", "sick").stdout.split())
+    said = " ".join(place.call("replay", "sick").stdout.split())
+    assert "in a part of the log that is not here any more" in said
+    if how == "emptied":
+        assert "as it is now, which is empty" in said
+    else:  # the answer is not that it would have gone on
+        assert said.startswith("sick: nothing that is kept ends it; that night nonfinite did")
+    assert "no rule would have ended it" not in said
+    loose = place.call("replay", "sick", "--action", "nonfinite=note").stdout
+    assert "that night nonfinite did" not in loose
 
 
 def test_a_log_that_was_rotated_while_the_run_went_on(place: Home) -> None:

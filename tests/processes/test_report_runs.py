@@ -231,7 +231,7 @@ def test_how_a_run_went_on_is_told_from_its_journal(runs: Runs, ended: Run) -> N
     assert (back["attempt"], back["before"], back["skip"], back["next_attempt"]) == (1, 3, [3, 7], 2)
     advice = " ".join(found["next"])
     assert "could not be loaded (KeyError: <script>)" in advice
-    assert "9/10, first difference 7" in advice
+    assert "9 of 10 steps equal, the first difference at step 7: loss 2 -> NaN" in advice
     told = " ".join(runs.overnight("report", "night").stdout.split())
     assert "how it went on 2 from step 2, /ck/<b>2</b>.pt, taken back by the rule nonfinite" in told
     assert "left out: steps 3 to 7" in told

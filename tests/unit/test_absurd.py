@@ -15,7 +15,7 @@ from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
 from overnight.pacing.advance import Moved
 from overnight.pacing.arrivals import Arrivals
-from overnight.pacing.stepping import Sums
+from overnight.pacing.attemptsums import Sums
 from overnight.past.rereading import _number as is_number
 from overnight.past.times import _number as moment_of
 from overnight.quantities import RefusedError, price, tflops

@@ -154,7 +154,7 @@ def test_after_a_rewind_the_first_line_stands_for_the_interval() -> None:
 def test_steps_without_a_time_count_as_the_mean_and_that_is_said() -> None:
     found = measure([stretch([1, 2, 3, 4], dt=[None, 2.0, 2.0, 2.0])], wall_s=16.0)
     assert (found.productive_s, found.goodput) == (8.0, 0.5)
-    assert found.told == "step times as printed; 1 steps without one count as the mean of the others"
+    assert found.told == "step times as printed; 1 step without one counts as the mean of the others"
     for odd in (NAN, math.inf, 0.0, -3.0):
         found = measure([stretch([1, 2, 3, 4], dt=[2.0, odd, 2.0, 2.0])], wall_s=16.0)
         assert found.productive_s == 8.0, odd
@@ -258,3 +258,32 @@ def test_all_parts_together_fit_into_the_time_that_passed() -> None:
 def test_a_rank_that_lags_behind_adds_nothing() -> None:
     found = measure([stretch([1, 2, 1, 3, 2, 4, 3, 4], dt=1.0)], wall_s=8.0)
     assert (found.productive_steps, found.productive_s, found.goodput) == (4, 4.0, 0.5)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_one_odd_step_far_ahead_is_no_work_that_was_lost(timed: bool) -> None:
+    """F3-04: 607,500 between 583,700 and 583,800. Nobody made the 23,800 steps up to it."""
+    before, after = [583_500.0, 583_600.0, 583_700.0], [583_800.0, 583_900.0, 584_000.0]
+    dt, at = (0.25, None) if timed else (None, 25.0)
+
+    def arrived(first: int, count: int) -> list[float] | None:
+        return None if at is None else [1e9 + at * (first + row) for row in range(count)]
+
+    parts = [
+        stretch([*before, 607_500.0], dt=dt, at=arrived(0, 4), kept=3),
+        stretch(after, dt=dt, at=arrived(4, 3), segment=2),
+    ]
+    found = measure(parts, wall_s=10_000.0, tokens_per_step=100.0)
+    assert (found.redone_steps, found.lost_s) == (0, pytest.approx(0.0, abs=1e-9))
+    assert found.productive_steps == 600
+    assert found.productive_s == pytest.approx(150.0, rel=0.01)
+    assert found.stepping_tokens_per_s == pytest.approx(400.0, rel=0.01)
+    assert measure(pieces(parts, 1), wall_s=10_000.0, tokens_per_step=100.0) == found
+
+
+def test_a_way_back_that_is_long_is_lost_work_however_far_the_last_line_jumped() -> None:
+    first = stretch([*range(1, 11), 1000], dt=1.0, kept=5)
+    found = measure([first, stretch(range(6, 30), dt=1.0, segment=2)], wall_s=5000.0)
+    assert found.redone_steps == 5 + 990
+    found = measure([first, stretch(range(11, 30), dt=1.0, attempt=2)], wall_s=5000.0)  # a crash: they may be real
+    assert found.redone_steps == 5 + 990

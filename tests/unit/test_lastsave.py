@@ -337,5 +337,9 @@ def test_how_an_attempt_went_on_is_on_the_page() -> None:
     bare = {**dict.fromkeys(resume), "attempt": 2, "skip": []}
     assert "resume attempt 2 began anew log" in page(resume=bare, rollbacks_used=0)
     assert "rollbacks" not in page(resume=bare, rollbacks_used=0)
+    alone = {**bare, "lost_steps": 116, "lost_s": 5.8, "overlap": {"compared": 37, "equal": 37, "text": "37/37 equal"}}
+    assert "attempt 2 went on by itself, from a save that is not known; 37/37 equal log" in page(resume=alone)
+    anew = {**alone, "overlap": {"compared": 0, "equal": 0, "text": "it began anew at step 1"}}
+    assert "attempt 2 began anew; it began anew at step 1; 116 steps, 5s lost log" in page(resume=anew)
     assert "steps 302-320, 400-410 left out" in page(resume={**bare, "skip": [[302, 320], [400, 410]]})
     assert "resume" not in page(resume="odd")

@@ -350,6 +350,19 @@ def test_dates_in_the_lines_let_a_stall_be_judged(capsys: pytest.CaptureFixture[
     assert told_at == pytest.approx(NOON + 119 * 5 + 600, abs=10)
 
 
+def test_when_it_would_have_ended_is_told_by_the_clock_where_the_log_has_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    night = steps_at(NOON, 60, 5.0) + [(NOON + n * 5.0, f"INFO step: {n + 1}, loss: nan") for n in range(60, 120)]
+    log = write("train.log", dated(night))
+    at = told(capsys, log)["end"]["at"]
+    first = " ".join(text(capsys, log).partition("because")[0].split())
+    assert first == f"{log}: nonfinite would have ended it at step 61, line 61, at {at[:10]} {at[11:19]} UTC"
+    assert datetime.fromisoformat(at).timestamp() == pytest.approx(NOON + 60 * 5, abs=10)
+    bare = write("bare.log", "".join(f"{line}\n" for _, line in night))
+    assert " ".join(text(capsys, bare).partition("because")[0].split()).endswith("at step 61, line 61")
+
+
 def test_a_silence_after_the_end_is_saved_too(capsys: pytest.CaptureFixture[str]) -> None:
     night = steps_at(NOON, 100, 1.0)
     night[-1] = (night[-1][0], "INFO step: 100, loss: nan, dt: 1.0")

@@ -61,8 +61,8 @@ def test_every_share_is_labelled_and_says_what_it_was_divided_by() -> None:
     assert "6N + 12*L*H*h*T with L = 2, T = 10, H*h = 8" in found["mfu_attention"]["provenance"]
     labels = {name: found[name]["label"] for name in ("mfu", "mfu_clean", "mfu_wall", "tokens_per_second_wall")}
     assert labels == {
-        "mfu": "MFU", "mfu_clean": "MFU, clean steps", "mfu_wall": "MFU, all time",
-        "tokens_per_second_wall": "tokens/s, all time",
+        "mfu": "MFU", "mfu_clean": "MFU (clean steps)", "mfu_wall": "MFU (all time)",
+        "tokens_per_second_wall": "tokens/s (all time)",
     }  # fmt: skip
     assert "12*L*T*d" not in str(found)
 

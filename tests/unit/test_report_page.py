@@ -65,6 +65,52 @@ def one_chart(**more: Any) -> dict[str, Any]:
     return {**plain, "low": given_x, "high": given_x, "attempts": [1] * len(given_x), **more}
 
 
+def test_one_odd_step_far_ahead_takes_no_width_from_what_counts() -> None:
+    """F3-04: 607,500 was printed once and gone back from. A long superseded part is drawn, wherever it lies."""
+    x = [float(step) for step in range(583_600, 584_000, 10)]
+    odd = {"attempt": 1, "x": [607_500.0], "low": [2.5], "high": [2.5]}
+    drawn = str(chart(one_chart(x=x, low=[2.5] * 40, high=[2.5] * 40, older=[odd]), "c"))
+    assert float(re.findall(r'data-to="([^"]+)"', drawn)[0]) <= 584_000
+    assert "one value at step 607,500, far beyond: not drawn" in drawn
+    assert "redone later" not in drawn
+    ahead = [600_000.0, 601_000.0, 602_000.0]
+    long = {"attempt": 1, "x": ahead, "low": [2.5] * 3, "high": [2.6] * 3}
+    drawn = str(chart(one_chart(x=x, low=[2.5] * 40, high=[2.5] * 40, older=[odd, long]), "c"))
+    assert float(re.findall(r'data-to="([^"]+)"', drawn)[0]) >= 602_000
+    assert "attempt 1: redone later" in drawn
+    near = {**odd, "x": [584_100.0]}
+    assert "far beyond" not in str(chart(one_chart(x=x, low=[2.5] * 40, high=[2.5] * 40, older=[near]), "c"))
+
+
+def test_nothing_happened_is_not_said_of_what_was_not_read_or_not_judged() -> None:
+    quiet = {**bare(), "timeline": []}
+    said = {}
+    for records in (0, 40):
+        seen = Reading(page({**quiet, "progress": {**quiet["progress"], "records": records}}))
+        said[records] = " ".join(seen.text.split())
+    assert "Nothing is known of what happened between the first line and the last." in said[0]
+    assert "No rule found anything in its lines. overnight replay judges silences, too." in said[40]
+
+
+def test_a_heading_read_aloud_has_its_unit_apart_and_once() -> None:
+    for label, unit, said in (("Step time", "s", "Step time s"), ("tokens/s", "tokens/s", "Tokens/s")):
+        drawn = str(chart(one_chart(x=[1.0, 2.0], label=label, unit=unit), "c"))
+        (heading,) = re.findall("<h3>(.*?)</h3>", drawn)
+        assert re.sub("<[^>]*>", "", heading) == said
+
+
+def test_what_hardly_changes_looks_so_where_a_loss_would_be_drawn_large() -> None:
+    x, values = [5.08971, 14.08971], [22.70288, 22.70227]
+    over_time = one_chart(name="memory", x=x, low=values, high=values, x_label="second", zero=1.8e9, x_s=1.0)
+    drawn = str(chart(over_time, "c"))
+    assert "least 22.702 at second 14.09" in drawn
+    ys = [int(y) for y in re.findall(r"\d+ (\d+)", re.findall(r'd="M([^"h]+)" class="line"', drawn)[0])]
+    assert abs(ys[0] - ys[1]) < 100  # of 1,000
+    loss = str(chart(one_chart(x=[1.0, 2.0], low=values, high=values), "c"))
+    ys = [int(y) for y in re.findall(r"\d+ (\d+)", re.findall(r'd="M([^"h]+)" class="line"', loss)[0])]
+    assert abs(ys[0] - ys[1]) > 800
+
+
 # -- the whole page --------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import pytest
 from overnight.report import goingon
 from overnight.report.course import Course
 from overnight.report.page import page
-from overnight.report.resumed import Resumed, of_status, spans_of
+from overnight.report.resumed import Resumed, of_status, spans_of, went_on
 from overnight.report.text import text
 from overnight.resumption.known import GONE
 from report_values import HOSTILE, hostile, rich
@@ -158,18 +158,59 @@ def test_a_restart_is_told_with_all_that_it_cost() -> None:
     assert second.passed[0] == "step 900, /ck/900.pt: bad: cut off"
     assert second.passed[-1] == "and 3 more"
     assert second.lost == "150 steps, 3 min 10 s, 0.05 of the cost"
-    assert second.overlap == "9/10, first difference 107: loss 2 -> 3"
+    assert second.overlap == "9 of 10 steps equal, the first difference at step 107: loss 2 -> 3"
     assert third.start == "from step 100, /ck/100.pt, taken back by the rule spike"
     assert third.left_out == "steps 291 to 310, 7"
     assert (third.lost, third.overlap) == ("210 steps", "not compared")
-    assert (fourth.start, fourth.lost, fourth.left_out) == ("from nothing: it began anew", "unknown", "")
+    assert (fourth.start, fourth.lost, fourth.left_out) == ("from nothing: no save was known", "unknown", "")
+
+
+def test_without_a_save_the_first_step_tells_whether_it_began_anew_and_what_was_lost() -> None:
+    """116 -> 80 by a save of the script's own: 37 steps were lost, and not all 116; attempt 3 did begin anew."""
+    told = known(
+        resume(2, None, lost_steps=116, lost_s=58.0, lost_cost=1.16), resume(3, None, lost_steps=140, lost_s=70.0),
+        resume(4, 100, lost_steps=20), resume(5, None, lost_steps=150, lost_s=75.0),
+    ).resumes()  # fmt: skip
+    second, third, fourth, fifth = went_on(told, {1: 1, 2: 80, 3: 1, 4: 90, 5: 110}, {5: 10}, step_s=None, folds=False)
+    assert (second["anew"], second["first_step"], second["lost_steps"]) == (False, 80, 37)
+    assert (second["lost_s"], second["lost_cost"]) == (pytest.approx(18.5), pytest.approx(0.37))
+    quick = went_on(told, {1: 1, 2: 80}, {}, step_s=0.25, folds=False)[0]  # saves were in the time thought of
+    assert (quick["lost_s"], quick["lost_cost"]) == (37 * 0.25, pytest.approx(1.16 * 37 * 0.25 / 58.0))
+    assert (third["anew"], third["lost_steps"], third["lost_s"]) == (True, 140, 70.0)
+    assert (fourth["anew"], fourth["first_step"], fourth["lost_steps"]) == (None, 90, 20)
+    assert fifth["lost_steps"] == 150 - 100  # a line of each ten steps: its first one stood for 101 to 110
+    assert [goingon.start(one) for one in (second, third, fifth)] == [
+        "by itself, at step 80: no save was known",
+        "from nothing: it began anew at step 1",
+        "by itself, at step 110: no save was known",
+    ]
+
+
+def test_where_steps_do_not_tell_nothing_is_said_of_them() -> None:
+    told = known(resume(2, None, lost_steps=9, lost_s=4.5)).resumes()
+    (folded,) = went_on(told, {1: 1, 2: 1}, {}, step_s=0.5, folds=True)
+    assert (folded["anew"], folded["lost_steps"], folded["lost_s"]) == (None, None, None)
+    (silent,) = went_on(told, {1: 1}, {}, step_s=0.5, folds=False)
+    assert (silent["anew"], silent["first_step"], silent["lost_steps"]) == (None, None, 9)
+    assert goingon.start(silent) == "from nothing: no save was known"
+
+
+def test_steps_that_could_not_be_compared_are_not_said_to_have_been_done_once() -> None:
+    assert goingon.overlap(None) == "not compared"
+    anew = {"compared": 0, "equal": 0, "first_difference": None, "text": "it began anew at step 1"}
+    assert goingon.overlap(anew) == "not compared (it began anew at step 1)"
+    assert goingon.overlap({**anew, "text": None}) == "not compared (no step was done by both)"
+    near = {"step": 80, "metric": "loss", "before": 1.3479871, "after": 1.3479872}
+    assert goingon.overlap({"compared": 37, "equal": 0, "first_difference": near}) == (
+        "none of 37 steps equal, the first difference at step 80: loss 1.3479871 -> 1.3479872"
+    )
 
 
 def test_a_resume_that_is_written_twice_counts_once_and_the_second_one_holds() -> None:
     found = known(resume(2, 300), resume(2, 200), overlap(2, 10, 10))
     (one,) = found.resumes()
     assert one["step"] == 200
-    assert goingon.overlap(one["overlap"]) == "10/10 equal"
+    assert goingon.overlap(one["overlap"]) == "10 of 10 steps equal"
 
 
 def test_a_rollback_is_told_and_what_came_of_it() -> None:
@@ -205,7 +246,7 @@ def test_the_course_tells_what_became_of_saves() -> None:
         "what attempt 1 saves from step 150 on is not healthy", "attempt 1 ended: fell",
         "attempt 2 goes on from step 100, /ck/100.pt", "attempt 2 began, pid 8",
         "attempt 2 could not load /ck/100.pt (KeyError); it is passed over from now on",
-        "attempt 2 beside what was done before it: 10/10 equal",
+        "attempt 2 beside what was done before it: 10 of 10 steps equal",
     ]  # fmt: skip
     assert [one["severity"] for one in found if one["kind"] == "check"] == [None, None, "warn"]
 
@@ -259,11 +300,17 @@ def test_both_forms_have_a_row_for_each_restart_and_the_marks_of_saves() -> None
     assert "how it went on 2 from step 8,000, /home/me/projects/small-lm/ckpt/step-008000.pt" in plain
     assert "passed over: step 10,000, /home/me/projects/small-lm/ckpt/step-010000.pt: its content is damaged" in plain
     assert "lost: 20 steps, 10 s, 0.007 of the cost; left out: steps 14,011 to 14,021; beside" in plain
-    assert "10/10 equal" in plain
+    assert "10 of 10 steps equal" in plain
     assert "(checked, healthy)" in plain
     assert "bad: NaN in 3 of 148 tensors" in plain
     drawn = page(value)
-    for said in ("How it went on", "10/10 equal", "first difference 9,207", "to go on from: ", "could not be loaded: "):
+    for said in (
+        "How it went on",
+        "10 of 10 steps equal",
+        "first difference at step 9,207",
+        "to go on from: ",
+        "could not be loaded: ",
+    ):
         assert said in drawn
     assert "steps 14,011 to 14,021" in drawn
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_views import FakeViews
 
 from overnight.printable import harmless
@@ -150,6 +151,28 @@ def test_the_last_good_loss_before_a_nan_is_found_among_many() -> None:
     found = build(known(FakeViews(rows), facts, state="stopped", cause="nonfinite"))
     assert (found["progress"]["loss_good"], found["progress"]["loss_good_step"]) == (2.85, 15_000)
     assert any("is a number is 2.85, at step 15,000" in one for one in found["next"])
+
+
+def test_the_last_good_loss_is_not_one_that_came_behind_the_nan() -> None:
+    """Step 31 is printed with NaN and once more with a number: that one is no save to go on from."""
+    rows = [{"step": step, "loss": 3.0 - step / 100, "offset": step} for step in range(1, 31)]
+    rows += [{"step": 31, "loss": math.nan, "offset": 31}, {"step": 31, "loss": 2.69, "offset": 32}]
+    facts = [{"at": "2026-11-29T23:00:00.000Z", "fact": "verdict", "rule": "nonfinite", "severity": "critical",
+              "text": "loss is NaN at step 31", "step": 31, "attempt": 1, "source": 0, "offset": 31}]  # fmt: skip
+    found = build(known(FakeViews(rows), facts))
+    assert (found["progress"]["loss_good"], found["progress"]["loss_good_step"]) == (pytest.approx(2.7), 30)
+
+
+def test_steps_between_lines_are_known_for_each_attempt() -> None:
+    rows = [{"step": step, "loss": 3.0} for step in range(10, 101, 10)]
+    rows += [{"step": step, "loss": 3.0, "attempt": 2} for step in (50, 55, 60)]
+    rows += [{"step": 70, "loss": 3.0, "attempt": 3}]
+    assert series.gains(FakeViews(rows).spans()) == {1: 10, 2: 5}
+
+
+def test_a_constant_loss_is_said_to_be_one() -> None:
+    said = text(build(known(FakeViews([{"step": step, "loss": 2.5} for step in range(1, 41)]))), clean=harmless)
+    assert "    \N{LOWER ONE EIGHTH BLOCK} 2.5, from end to end\n" in said
 
 
 def test_rates_that_are_printed_without_times_are_said_to_be_the_source() -> None:

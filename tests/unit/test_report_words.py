@@ -216,7 +216,7 @@ def test_an_attempt_that_was_not_the_same_and_a_save_that_cannot_be_loaded_are_n
     assert "/ck/300.pt, of step 300 could not be loaded (KeyError: 'model'); it is passed over" in said[0]
     (differs,) = [one for one in said if "did not do again" in one]
     assert "attempt 2 did not" in differs
-    assert "9/10 equal, first difference 207: loss 2.31 -> 2.94" in differs.replace("9/10,", "9/10 equal,")
+    assert "9 of 10 steps equal, the first difference at step 207: loss 2.31 -> 2.94" in differs
     assert "`overnight verify-resume -- CMD`" in differs
 
 
@@ -356,3 +356,12 @@ def test_no_reader_is_said_with_the_way_to_one() -> None:
     assert "a NaN would not have been seen" in said
     assert "looks like a log of Keras" in said
     assert "overnight read /runs/night/output.log" in said
+
+
+def test_a_log_that_stood_still_is_sent_to_where_its_times_are_judged() -> None:
+    slow = {"goodput": 0.357, "wall_s": 5600.0, "productive_s": 2000.0, "redone_steps": 0, "lost_s": 0.0}
+    log = value(kind="log", goodput={**value()["goodput"], **slow})
+    (said,) = [one for one in next_steps(log, {}) if one.startswith("only ")]
+    assert f"`overnight replay {log['log']['path']}` says whether it stood still, and where" in said
+    (said,) = [one for one in next_steps({**log, "kind": "run"}, {}) if one.startswith("only ")]
+    assert "replay" not in said

@@ -102,7 +102,8 @@ def _sentence(error: OSError) -> str:
     names = {errno.ENOSPC: "the disk is full", errno.EROFS: "the disk is read-only", errno.EACCES: "permission denied"}
     what = names.get(error.errno or 0, error.strerror or str(error))
     place = "" if error.filename is None else f": {os.fsdecode(error.filename)}"
-    return f"{what}{place}; is OVERNIGHT_HOME (or ~/.local/state/overnight) on a disk you can write to?"
+    printed = "what this is printed to, or " if error.filename is None else ""  # writing to an open file names none
+    return f"{what}{place}; is {printed}OVERNIGHT_HOME (or ~/.local/state/overnight) on a disk you can write to?"
 
 
 def _say(sentence: str, code: int) -> int:

@@ -111,7 +111,11 @@ def _resumed(one: Status) -> str | None:
         began = f"{attempt} went on from {_step(known)}"
     overlap = known.get("overlap")
     same = harmless(str(overlap["text"])) if isinstance(overlap, dict) and overlap.get("text") else None
-    parts = [began, same, lost_words(known), _left_out(known.get("skip"))]
+    lost = lost_words(known)
+    if not path and step is None and isinstance(overlap, dict) and overlap.get("compared"):
+        # It did steps that were done before: it had a save of its own, and what was thought to be lost was not.
+        began, lost = f"{attempt} went on by itself, from a save that is not known", None
+    parts = [began, same, lost, _left_out(known.get("skip"))]
     return "; ".join(part for part in parts if part)
 
 

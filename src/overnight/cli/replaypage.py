@@ -18,6 +18,9 @@ LABEL = 12
 SHOWN = 40
 """Verdicts and lines shown; --json has more."""
 
+ENDS = ("stop", "terminate")
+"""Actions that end a run."""
+
 SOURCES = {"journal": "the run's journal", "dates": "the dates in the lines", "dt": "the printed step times"}
 ASKED = (
     "max_loss", "vocab_size", "stall_s", "start_limit_s", "exit_limit_s", "max_hours", "until", "max_steps", "max_cost",
@@ -54,7 +57,9 @@ def _answer(told: Told) -> str:
             f"{backs[0]['rule']} would have rolled it back {_where(backs[0], told)}{more}; no rule would have ended it"
         )
     if end is None:
-        return "no rule would have ended it"
+        ended = None if told.get("changed") else _ended_then(told)
+        said = "no rule would have ended it" if ended is None else "nothing that is kept ends it"
+        return said if ended is None else f"{said}; that night {ended} did"
     said = f"{end['rule']} would have ended it {_where(end, told)}"
     how = next((one["night"]["how"] for one in told["verdicts"] if _same_place(one, end) and one["night"]), None)
     if how in ("same", "changed"):
@@ -64,6 +69,13 @@ def _answer(told: Told) -> str:
             how, ", which nothing told that night"
         )
     return said
+
+
+def _ended_then(told: Told) -> str | None:
+    """Return the rule that ended the run that night by what cannot be found again; None if none did."""
+    cause = (told.get("outcome") or {}).get("cause")
+    missing = [] if told["night"] is None else told["night"]["missing"]
+    return next((cause for one in missing if one["rule"] == cause and one["action"] in ENDS), None)
 
 
 def _then_too(told: Told) -> bool:
@@ -82,7 +94,7 @@ def _same_place(one: Told, end: Told) -> bool:
 def _where(one: Told, told: Told) -> str:
     step = "" if one["step"] is None else f"at step {_step(one, told)}"
     line = "" if one["line"] is None else f"line {one['line']:,}"
-    at = "" if line or one["at"] is None else f"at {_clock(one['at'])}"
+    at = "" if one["at"] is None else f"at {_clock(one['at'])}"
     return ", ".join(word for word in (step, line, at) if word) or "at a place that nobody knows"
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, read_journal, read_json
-from overnight.history.reading import open_to_read
+from overnight.history.reading import has, open_to_read
 from overnight.intake.logfile import Mark
 from overnight.states import ENDED
 
@@ -39,7 +39,8 @@ def stored_places(metrics_db: Path) -> list[Place]:
         return []
     try:
         with closing(open_to_read(metrics_db)) as db:
-            row = db.execute("SELECT value FROM state WHERE id = 1").fetchone()
+            # A file that was cut to nothing is a database without tables: nothing is stored in it.
+            row = db.execute("SELECT value FROM state WHERE id = 1").fetchone() if has(db, "state") else None
         marks = [] if row is None else [Mark(*one) for one in msgspec.msgpack.decode(row[0])["marks"]]
         return sorted(Place(int(one.source), int(one.offset), bytes(one.before)) for one in marks)
     except (sqlite3.Error, msgspec.MsgspecError, TypeError, LookupError) as error:

@@ -13,7 +13,8 @@ from itertools import pairwise
 import msgspec
 
 from overnight.pacing.arrivals import more_than_passed
-from overnight.pacing.stepping import SERIES, USUAL, AttemptSums, Records, Stepping
+from overnight.pacing.attemptsums import USUAL, AttemptSums
+from overnight.pacing.stepping import SERIES, Records, Stepping
 
 __all__ = ["SERIES", "Goodput", "Part", "Times", "measure"]
 
@@ -134,7 +135,9 @@ def _times(found: Mapping[int, AttemptSums], arrivals: str) -> tuple[dict[int, t
     steps, timed = sum(one.steps for one in sums), sum(one.timed for one in sums)
     if timed > 0 and timed >= steps / 2:
         mean_s = math.fsum(one.seconds for one in sums) / timed
-        rest = f"; {round(steps - timed):,} steps without one count as the mean of the others" if timed < steps else ""
+        left = round(steps - timed)
+        without = "1 step without one counts" if left == 1 else f"{left:,} steps without one count"
+        rest = f"; {without} as the mean of the others" if left else ""
         return {
             number: (
                 one.kept.seconds + (one.kept.steps - one.kept.timed) * mean_s,

@@ -8,24 +8,21 @@ that run in C, for there may be millions.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, compress, pairwise
-from operator import mul, ne, sub
-from typing import Protocol
+from operator import ne, sub
+from typing import NamedTuple, Protocol
 
 from overnight.pacing.advance import parted, share_of
 from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
+from overnight.pacing.attemptsums import AttemptSums, Column, Sums
 from overnight.pacing.counting import Counting
 
 SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
 """The series of which use is made, where they are printed."""
 
-USUAL = 2.0
-"""Between two arrivals more than so many usual steps per step is no stepping: a save, an evaluation, a stall."""
-
-MOST_TOKENS = 1e18  # of one step
-_BINS = 16  # of paces, per factor of two
+_STRAY = 20  # times as far as the log goes on from the step before it, a step that is gone back from has jumped
 _LOOKED_AT = 256  # of the first steps of a segment, to see how many lie between two lines
 
 
@@ -81,86 +78,15 @@ class Records(Protocol):
         """Whether printed rates are of one device."""
 
 
-class Sums:
-    """Steps, seconds and tokens of one attempt, either those that count or those that were lost.
+class Latest(NamedTuple):
+    """The latest record of a segment: its step and the one before it, and what it added to which sums."""
 
-    ``timed`` of the ``steps`` have a printed step time, together ``seconds``; ``counted`` have known ``tokens``.
-    """
-
-    def __init__(self) -> None:
-        self.steps = self.timed = self.seconds = self.counted = self.tokens = 0.0
-        # Of what lies between two arrivals, by pace: [steps, seconds].
-        self.paces: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
-
-    def add(self, gains: Sequence[float], dt: Column, tokens: Column) -> None:
-        """Add records that moved on by ``gains`` steps, with the seconds and the tokens of one step of each."""
-        steps = sum(gains)
-        self.steps += steps
-        timed, seconds = _weighed(gains, steps, dt, LEAST_DT_S, MOST_DT_S)
-        counted, many = _weighed(gains, steps, tokens, 0.0, MOST_TOKENS)
-        self.timed += timed
-        self.seconds += seconds
-        self.counted += counted
-        self.tokens += many
-
-    def pace(self, steps: float, seconds: float) -> None:
-        """Add steps that took ``seconds`` from one arrival to another."""
-        one = self.paces[math.floor(math.log2(seconds / steps) * _BINS)]
-        one[0] += steps
-        one[1] += seconds
-
-    def arrived_s(self, usual_s: float) -> float:
-        """Return the seconds of all steps by arrivals: what took far longer than ``usual_s`` a step counts as usual.
-
-        So do steps between which nothing arrived, such as the first of a segment.
-        """
-        far = USUAL * usual_s
-        total = usual_s * self.steps
-        for steps, seconds in self.bins():
-            total += (usual_s * steps if seconds > far * steps else seconds) - usual_s * steps
-        return total
-
-    def bins(self) -> Iterator[tuple[float, float]]:
-        """Yield (steps, seconds) of each pace, the quickest first."""
-        for key in sorted(self.paces):
-            yield self.paces[key][0], self.paces[key][1]
-
-
-class AttemptSums:
-    """What one attempt did. ``first_at`` and ``last_at`` are the arrivals of its first and last step, 0: unknown.
-
-    Its first line came when ``first_gain`` steps were done, which took ``first_s`` (NaN: not printed).
-    """
-
-    def __init__(self) -> None:
-        self.kept, self.lost = Sums(), Sums()
-        self.first_gain = 0.0
-        self.first_s = math.nan
-        self.first_step: int | None = None
-        self.last_step: int | None = None
-        self.first_at = self.last_at = 0.0
-
-    def begun_at(self) -> float:
-        """Return when its first step began, at the latest; 0 where nobody knows."""
-        took_s = self.first_s if math.isfinite(self.first_s) else self.first_gain * (self.usual_s() or 0.0)
-        return max(0.0, self.first_at - max(0.0, took_s))
-
-    def usual_s(self) -> float | None:
-        """Return the seconds per step below which half of the steps were done, by arrivals; None if they say nothing.
-
-        Of an attempt that was superseded whole the lost steps tell it.
-        """
-        found = sorted([*self.kept.bins(), *self.lost.bins()], key=lambda one: one[1] / one[0])
-        left = sum(steps for steps, _ in found) / 2
-        for steps, seconds in found:
-            left -= steps
-            if left <= 0:
-                return seconds / steps
-        return None
-
-
-Column = Sequence[float] | float | None
-"""A number for each record, one for all of them, or None: unknown."""
+    before: float
+    step: float
+    gain: float
+    sums: Sums
+    dt: float
+    tokens: float
 
 
 class Stepping:
@@ -190,12 +116,17 @@ class Stepping:
         self._interval: float | None = None
         self._share: int | None = 1 if self.accumulate == 1 else None  # lines of a step, once it is known
         self._gain = 0.0  # of the step that the latest line belongs to
+        self._latest: Latest | None = None
+        self._paced: tuple[Sums, float, float, float] | None = None  # the last pace, and the step it ends with
         self._mark: tuple[float, float] | None = None  # the last arrival that was new, and the step then
 
     def add(self, stretch: Records) -> None:
         """Take in some records."""
         key = (stretch.span.attempt, stretch.span.segment)
         if key != self._segment:
+            self._release()
+            if self._segment is not None and self._segment[0] == key[0]:
+                self._take_back(stretch)
             self.close()
             self._segment = key
             self._begin()
@@ -255,7 +186,28 @@ class Stepping:
                 sums.add(gains[first:last], _cut(dt, first, last), _cut(tokens, first, last))
         if dt is None:
             self._arrive(attempt, steps, at, kept)
+        before = steps[-2] if len(steps) > 1 else self._last
+        if before is not None:
+            sums = attempt.kept if kept == len(steps) else attempt.lost
+            self._latest = Latest(before, steps[-1], gains[-1], sums, _at(dt, -1), _at(tokens, -1))
         self._last = steps[-1]
+
+    def _take_back(self, after: Records) -> None:
+        """Leave the last step of a segment out if it was odd: the program goes on as if it was not there.
+
+        The steps up to it were never made, and so they were not lost.
+        """
+        last, steps = self._latest, _risen(after.steps, None)[0]
+        if last is None or not len(steps) or not 0 < (steps[0] - last.before) * _STRAY <= last.step - last.before:
+            return
+        last.sums.add([-last.gain], [last.dt], [last.tokens])
+        if self._interval == last.gain:
+            self._interval = None
+        if self._paced is not None and self._paced[3] == last.step:
+            sums, gain, seconds, _ = self._paced
+            sums.unpace(gain, seconds)
+            if gain > last.gain:
+                sums.pace(gain - last.gain, seconds)
 
     def close(self) -> None:
         """Count the first record of the segment that is over: it stands for as many steps as lie between two lines."""
@@ -334,7 +286,9 @@ class Stepping:
         for row in changed if at[0] <= before[0] else [0, *changed]:
             seconds, gain = at[row] - before[0], steps[row] - before[1]
             if gain > 0 and seconds > 0 and before[0] > 0:
-                (attempt.kept if row < kept else attempt.lost).pace(gain, seconds)
+                sums = attempt.kept if row < kept else attempt.lost
+                sums.pace(gain, seconds)
+                self._paced = (sums, gain, seconds, steps[row])
             if seconds > 0:
                 before = (at[row], steps[row])
         self._mark = before
@@ -379,17 +333,3 @@ def _at(column: Column, row: int) -> float:
 
 def _cut(column: Column, first: int, last: int) -> Column:
     return column if column is None or isinstance(column, (int, float)) else column[first:last]
-
-
-def _weighed(gains: Sequence[float], steps: float, column: Column, least: float, most: float) -> tuple[float, float]:
-    """Return the steps whose value is known (between the two limits), and the sum of value x steps over them."""
-    if column is None:
-        return 0.0, 0.0
-    if isinstance(column, (int, float)):
-        return steps, steps * column
-    if min(column) > least and max(column) < most:
-        total = math.fsum(map(mul, gains, column))
-        if math.isfinite(total):  # NaN: some say nothing
-            return steps, total
-    known = [(gain, value) for gain, value in zip(gains, column, strict=True) if least < value < most]
-    return sum(gain for gain, _ in known), math.fsum(gain * value for gain, value in known)

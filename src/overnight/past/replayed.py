@@ -42,6 +42,8 @@ def past_of_run(folder: RunFolder, spec: RunSpec, *, over: bool, now: float) -> 
     bounds = bounds_of(folder, path)
     if not bounds.marks:
         why = "the journal has no time marks for the log as it is now (was it truncated or replaced?)"
+        if path.is_file() and not path.stat().st_size:
+            why = "the journal has no time marks for the log as it is now, which is empty"
         return Past(path, bounds, untimed=why, over=over, sensed=folder.path)
     times = times_of(folder, now=None if over else now)
     untimed = "" if times is not None else "the journal has no times"

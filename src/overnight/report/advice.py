@@ -228,7 +228,10 @@ def _of_goodput(value: Value) -> Iterator[str]:
         )
     told.sort(reverse=True)
     parts = ", ".join(f"{duration(seconds)} {text}" for seconds, text in told)
-    yield f"only {share(good_share)} of the time was training: {parts}"
+    where = ""
+    if value["kind"] == "log" and rest >= LOST_S:  # its lines were judged here, and their times were not
+        where = f"; `overnight replay {shlex.quote(str(value['log']['path']))}` says whether it stood still, and where"
+    yield f"only {share(good_share)} of the time was training: {parts}{where}"
 
 
 def _of_restarts(value: Value) -> Iterator[str]:

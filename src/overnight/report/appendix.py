@@ -157,7 +157,8 @@ def proofs(entries: list[dict[str, Any]]) -> Markup:
         for one in entries[:_PROOFS]
     ]
     left = len(entries) - len(parts)
-    return join(each(parts), el("p", f"{left:,} more lie in the same folder.", class_="small more") if left else None)
+    more = f"{left:,} more {'lies' if left == 1 else 'lie'} in the same folder."
+    return join(each(parts), el("p", more, class_="small more") if left else None)
 
 
 def last_lines(lines: list[str]) -> Markup:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from overnight.folder import epoch_of
 from overnight.report.charts import NARROW_PX, SIGNS, WIDE_PX, sign
 from overnight.report.markup import Markup, each, el, join
 from overnight.report.scales import SIGN_PX, Axis, anchor, fits
-from overnight.report.units import UNKNOWN, date, duration, finite, moment, money, number, percent
+from overnight.report.units import UNKNOWN, date, duration, finite, money, number, percent
 
 _BAR_PX: Final = 34
 _ROW_PX: Final = 30
@@ -122,7 +123,7 @@ def strip(value: dict[str, Any]) -> Markup | None:
     marks = [
         (at, kind, text)
         for one in value.get("timeline") or ()
-        if (at := moment(one.get("at"))) is not None
+        if (at := epoch_of(one.get("at"))) is not None
         for kind, text in [_kind(one)]
         if kind
     ]
@@ -157,11 +158,11 @@ def strip(value: dict[str, Any]) -> Markup | None:
 
 def _bar(one: dict[str, Any], value: dict[str, Any]) -> tuple[float, float, str, bool] | None:
     """Return where an attempt begins and ends, its name, and whether it goes on."""
-    begin, end = moment(one.get("started_at")), moment(one.get("ended_at"))
+    begin, end = epoch_of(one.get("started_at")), epoch_of(one.get("ended_at"))
     seconds = finite(one.get("seconds"))
     open_end = end is None
     if begin is not None and end is None:
-        end = begin + seconds if seconds is not None else moment(value.get("made_at"))
+        end = begin + seconds if seconds is not None else epoch_of(value.get("made_at"))
     if begin is None or end is None:
         return None
     return begin, max(begin, end), number(one.get("n")), open_end

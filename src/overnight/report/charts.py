@@ -11,6 +11,7 @@ from typing import Any, Final
 from overnight.report.curves import KINDS, PARTS, Cluster, Mark, Part, Stretch, clusters, marks_of, stretches, thinned
 from overnight.report.markup import Markup, begun, each, el, join, shown
 from overnight.report.scales import SIGN_PX, Axis, anchor, axis, round_end, span_axis
+from overnight.report.timecurves import TIMES
 from overnight.report.units import finite, number
 
 TOP: Final = 32  # pixels above the plot, where the signs of marks stand in two rows
@@ -20,6 +21,9 @@ NARROW_PX: Final = 240.0
 """The least width of a plot above and below the width at which the style changes; labels fit from there on."""
 _ROWS: Final = {"restart": 24, "nan": TOP + HEIGHT - 9}
 """Pixels from the top of the signs that do not stand in the first row, so that all of one step is seen."""
+_ODD: Final = 2  # so many values alone, far from all others, are no curve
+_STEADY: Final = 0.02  # of the value: smaller changes of speeds, and of what sensors tell, are none to look at
+_SPEEDS: Final = frozenset({"dt_s", "tokens_per_s", "samples_per_s", "mfu"})
 _ACROSS, _DOWN = 4000, 1000  # units of the stretched drawing
 _OLDER: Final = 24
 _SIGNS: Final = 60  # clusters of marks that are drawn
@@ -37,6 +41,10 @@ SIGNS: Final = {
 """A shape for each kind of mark, 12 pixels across, around its own origin: colour is never the only difference."""
 
 
+Older = list[tuple[Any, list[Stretch]]]
+"""What was superseded, by attempt."""
+
+
 # -- drawing ---------------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +55,7 @@ def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = N
     """
     marks = marks_of(one)
     lines = thinned(stretches(one, [mark.x for mark in marks if mark.kind == "nan"]))
-    older = _older(one)
+    older, stray = _near(_older(one), lines)
     name = begun(shown(str(one.get("label") or one.get("name") or "series"), 60))
     x_label = shown(str(one.get("x_label") or "step"), 20)
     places = [part.x for piece in (*lines, *(p for _, pieces in older for p in pieces)) for part in piece]
@@ -55,7 +63,8 @@ def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = N
     if not places:
         return el("figure", el("h3", name), el("p", "No value of it is known.", class_="small"), class_="chart")
     down = axis(
-        value for piece in (*lines, *(p for _, ps in older for p in ps)) for part in piece for value in part[1:3]
+        (value for piece in (*lines, *(p for _, ps in older for p in ps)) for part in piece for value in part[1:3]),
+        least_span=_STEADY if "zero" in one or one.get("name") in _SPEEDS else 0.0,
     )
     whole = all(place.is_integer() for place in places)
     low = _begin(places, x_label) if whole else min(places)
@@ -63,7 +72,7 @@ def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = N
     across = span_axis(low, high, WIDE_PX, whole=whole)
     grouped = clusters(marks, across)
     said = _said(one, lines, older, grouped, x_label)
-    unit = " · ".join(shown(str(part), 60) for part in (one.get("unit"), down and down.note) if part)
+    unit = " · ".join(shown(str(part), 60) for part in (_unit(one), down and down.note) if part)
     below = x_label if not across.note else f"{x_label}, {across.note}"
     svg = el(
         "svg",
@@ -83,14 +92,20 @@ def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = N
         "figure",
         el(
             "figcaption",
-            el("h3", name, el("span", unit, class_="unit") if unit else None),
+            el("h3", name, *((" ", el("span", unit, class_="unit")) if unit else ())),
             el("output", _in_short(one, lines, x_label), class_="readout"),
         ),
         el("div", svg, el("p", below, class_="below"), class_="plot", **_data(lines, across, x_label)),
-        _legend(one, older, grouped),
+        _legend(one, older, grouped, stray),
         _listed(marks, x_label, set() if told is None else told),
         class_="chart",
     )
+
+
+def _unit(one: dict[str, Any]) -> str | None:
+    """Return the unit, unless the name says it already."""
+    unit = one.get("unit")
+    return None if not unit or str(unit) == str(one.get("label")) else str(unit)
 
 
 def _begin(places: list[float], x_label: str) -> float:
@@ -99,11 +114,25 @@ def _begin(places: list[float], x_label: str) -> float:
     return 0.0 if 1 < low <= max(places) / 10 and "step" in x_label.split() else low
 
 
-def _older(one: dict[str, Any]) -> list[tuple[Any, list[Stretch]]]:
+def _older(one: dict[str, Any]) -> Older:
     found = [(old.get("attempt"), stretches(old)) for old in (one.get("older") or [])[:_OLDER]]
     found = [(attempt, pieces) for attempt, pieces in found if pieces]
     share = PARTS // 2 // max(1, len(found))
     return [(attempt, thinned(pieces, share)) for attempt, pieces in found]
+
+
+def _near(older: Older, lines: list[Stretch]) -> tuple[Older, list[float]]:
+    """Return what is drawn of the older parts, and the places of what is not: odd steps far beyond all that counts.
+
+    A step that was printed once, far ahead, and gone back from would leave no width to everything else.
+    """
+    places = [part.x for piece in lines for part in piece]
+    if not places:
+        return older, []
+    far = max(places) + max(1.0, max(places) - min(places))
+    near = [(attempt, [one for one in pieces if len(one) > _ODD or one[0].x <= far]) for attempt, pieces in older]
+    stray = [one[0].x for _, pieces in older for one in pieces if len(one) <= _ODD and one[0].x > far]
+    return [(attempt, pieces) for attempt, pieces in near if pieces], stray
 
 
 def _grid(down: Axis | None) -> Markup:
@@ -130,9 +159,7 @@ def _x_ticks(across: Axis, kind: str, width_px: float) -> Markup:
     return el("g", each(parts), class_=kind)
 
 
-def _curves(
-    lines: list[Stretch], older: list[tuple[Any, list[Stretch]]], across: Axis, down: Axis | None
-) -> Markup | None:
+def _curves(lines: list[Stretch], older: Older, across: Axis, down: Axis | None) -> Markup | None:
     if down is None:
         return None
     parts = []
@@ -200,10 +227,15 @@ def _in_short(one: dict[str, Any], lines: list[Stretch], x_label: str) -> str:
         odd = (one.get("nonfinite") or [[None, None]])[-1]
         if finite(odd[0]) is not None and float(odd[0]) > parts[-1].x:
             said = number(odd[1])
-        return f"least {number(one['least'], 5)} at {x_label} {number(one['least_x'])} · last {said}"
+        return f"least {number(one['least'], 5)} at {x_label} {_where(one['least_x'], x_label)} · last {said}"
     least = min(parts, key=lambda part: part.low)
     last = parts[-1]
-    return f"least {number(least.low, 5)} at {x_label} {number(least.x)} · last {_range(last)}"
+    return f"least {number(least.low, 5)} at {x_label} {_where(least.x, x_label)} · last {_range(last)}"
+
+
+def _where(x: float, x_label: str) -> str:
+    """Return a place in words: a step as it stands in the log, a time as exactly as it is known."""
+    return number(x, 4) if x_label in TIMES else number(x)
 
 
 def _range(part: Part) -> str:
@@ -216,7 +248,8 @@ def _said(one: dict[str, Any], lines: list[Stretch], older: list[Any], grouped: 
     if not parts:
         return "No finite value."
     first, last = parts[0], parts[-1]
-    said = f"From {_range(first)} at {x_label} {number(first.x)} to {_range(last)} at {x_label} {number(last.x)}; "
+    said = f"From {_range(first)} at {x_label} {_where(first.x, x_label)} "
+    said += f"to {_range(last)} at {x_label} {_where(last.x, x_label)}; "
     least, largest = _in_short(one, lines, x_label).partition(" ·")[0], max(part.high for part in parts)
     said += f"{least}; largest {number(largest, 5)}."
     if older:
@@ -248,7 +281,7 @@ def _data(lines: list[Stretch], across: Axis, x_label: str) -> dict[str, str]:
     }
 
 
-def _legend(one: dict[str, Any], older: list[tuple[Any, list[Stretch]]], grouped: list[Cluster]) -> Markup | None:
+def _legend(one: dict[str, Any], older: Older, grouped: list[Cluster], stray: list[float]) -> Markup | None:
     entries = []
     if older:
         entries.append(el("li", el("span", class_="swatch newest"), "what counts"))
@@ -258,6 +291,9 @@ def _legend(one: dict[str, Any], older: list[tuple[Any, list[Stretch]]], grouped
         entries.append(
             el("li", el("span", class_="swatch older"), said + (f" ({left} more not drawn)" if left > 0 else ""))
         )
+    if stray:
+        said = f"one value at {shown(str(one.get('x_label') or 'step'), 20)} {number(stray[0])}, far beyond: not drawn"
+        entries.append(el("li", said if len(stray) == 1 else f"{said}, like {number(len(stray) - 1)} more"))
     seen = {cluster.kind for cluster in grouped}
     entries += [el("li", sign(kind), KINDS[kind]) for kind in SIGNS if kind in seen]
     if len(grouped) > _SIGNS:
@@ -278,10 +314,10 @@ def _listed(marks: list[Mark], x_label: str, told: set[tuple[float, str]]) -> Ma
     told.update((mark.x, mark.text) for mark in new)
     if not new:
         return None
-    rows = [
-        el("li", sign(mark.kind), el("span", f"{x_label} {number(mark.x)}", class_="where"), f" {mark.text[:160]}")
-        for mark in new[:_LISTED]
-    ]
+    rows = []
+    for mark in new[:_LISTED]:
+        where = el("span", f"{x_label} {_where(mark.x, x_label)}", class_="where")
+        rows.append(el("li", sign(mark.kind), where, f" {mark.text[:160]}"))
     if len(new) > _LISTED:
         rows.append(el("li", f"and {len(new) - _LISTED:,} more"))
     return el("details", el("summary", f"Marks ({len(new):,})"), el("ul", each(rows), class_="marks"))

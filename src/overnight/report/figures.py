@@ -189,10 +189,10 @@ def _rates(good: Goodput, speed: Speeds) -> list[Figure]:
         found.append(_figure("useful_tokens_per_second", "useful tokens/s", useful, rate(useful), said))
     if speed.clean is not None:
         said = "without the first 10 of each start and those behind an evaluation or a save"
-        found.append(_figure("tokens_per_second_clean", "tokens/s, clean steps", speed.clean, rate(speed.clean), said))
+        found.append(_figure("tokens_per_second_clean", "tokens/s (clean steps)", speed.clean, rate(speed.clean), said))
     if speed.wall is not None:
         said = "steps that count, over all the time that passed"
-        found.append(_figure("tokens_per_second_wall", "tokens/s, all time", speed.wall, rate(speed.wall), said))
+        found.append(_figure("tokens_per_second_wall", "tokens/s (all time)", speed.wall, rate(speed.wall), said))
     time = None if step_s is not None else needs.TIME.partition(",")[0].replace("dt", "the time of a step (dt)")
     return [*found, _figure("step_s", "step time", step_s, duration(step_s), _step_words(good), time)]
 
@@ -220,11 +220,11 @@ def _of_mfu(basis: Figures, speed: Speeds, known: Shares, told: _Told, good: Goo
     clean = CLEAN if speed.clean is None and speed.average is not None else None
     if clean is None or known.mfu is not None:
         said = "of steps alone: not the first 10 of each start, nor those behind an evaluation or a save"
-        found.append(_share("mfu_clean", "MFU, clean steps", known.clean, said, told, by, peak, fast, clean))
+        found.append(_share("mfu_clean", "MFU (clean steps)", known.clean, said, told, by, peak, fast, clean))
     said = "steps that count over all the time that passed: start, evaluations, saves, waits, restarts are in it"
     unknown = (good.unknown or "its lines carry no step times").removeprefix("goodput is unknown: ")
     whole = None if speed.wall is not None or speed.average is None else unknown
-    found.append(_share("mfu_wall", "MFU, all time", known.wall, said, told, by, peak, fast, whole))
+    found.append(_share("mfu_wall", "MFU (all time)", known.wall, said, told, by, peak, fast, whole))
     return found
 
 
@@ -285,7 +285,8 @@ def rate(value: float | None) -> str:
 
 
 def _step_words(good: Goodput) -> str:
-    return f"mean of {number(good.productive_steps)} steps that count; {good.told.partition(';')[0]}"
+    steps = "1 step that counts" if good.productive_steps == 1 else f"{number(good.productive_steps)} steps that count"
+    return f"mean of {steps}; {good.told.partition(';')[0]}"
 
 
 def _times(devices: int) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 
 from overnight import client
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, read_journal, read_json
+from overnight.folder import RunFolder, epoch_of, read_journal, read_json
 from overnight.history.completeness import behind
 from overnight.history.views import Views
 from overnight.past.rereading import bounds_of
 from overnight.report import loglines
 from overnight.report.course import Course
 from overnight.report.known import Known
-from overnight.report.units import finite, moment
+from overnight.report.units import finite
 from overnight.report.value import build
 from overnight.requests.asked import in_force
 
@@ -74,11 +74,11 @@ def of_run(folder: RunFolder, now: float) -> dict[str, Any]:
 
 def _wall_s(one: Mapping[str, Any], course: Course, now: float) -> float | None:
     """Return the seconds from the launch to the end (or to now), those included in which the machine was off."""
-    begin = moment(one.get("created_at") or one.get("started_at"))
+    begin = epoch_of(one.get("created_at") or one.get("started_at"))
     over = one["state"] in client.ENDED
-    end = moment(one.get("ended_at")) if over else now
+    end = epoch_of(one.get("ended_at")) if over else now
     elapsed = finite(one.get("elapsed_s"))
-    written = moment(one.get("updated_at"))
+    written = epoch_of(one.get("updated_at"))
     if elapsed is not None and not over:
         elapsed = None if written is None else elapsed + max(0.0, now - written)
     if elapsed is not None and course.boots <= 1:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from overnight.report.units import amount, duration, finite, number
 from overnight.resumption.known import GONE
+from overnight.resumption.overlap import spoken_apart
 
 Value = Mapping[str, Any]
 
@@ -41,11 +42,15 @@ def row(one: Value) -> Row:
 
 
 def start(one: Value) -> str:
-    """Return from where an attempt went on."""
+    """Return from where an attempt went on; without a save only the steps that it printed tell."""
     back = f", taken back by the rule {one['rollback']}" if one.get("rollback") else ""
-    if one.get("path") is None:
-        return f"from nothing: it began anew{back}"
-    return f"from {save(one)}{back}"
+    if one.get("path") is not None:
+        return f"from {save(one)}{back}"
+    if one.get("anew") is None:
+        return f"from nothing: no save was known{back}"
+    if one["anew"]:
+        return f"from nothing: it began anew at step {number(one.get('first_step'))}{back}"
+    return f"by itself, at step {number(one.get('first_step'))}: no save was known{back}"
 
 
 def save(one: Value) -> str:
@@ -88,13 +93,24 @@ def overlap(one: Value | None) -> str:
     if one is None:
         return "not compared"
     if not one.get("compared"):
-        return "no step was done twice"
-    first = one.get("first_difference")
-    said = one.get("text")
-    if said:
-        return str(said)
-    counts = f"{number(one.get('equal'))}/{number(one.get('compared'))}"
-    return f"{counts} equal" if not first else f"{counts}, first difference {number(first.get('step'))}"
+        return f"not compared ({one.get('text') or 'no step was done by both'})"
+    first, equal, compared = one.get("first_difference"), one.get("equal") or 0, one["compared"]
+    counts = f"{number(equal) if equal else 'none'} of {number(compared)} step{'' if compared == 1 else 's'} equal"
+    if not isinstance(first, Mapping):
+        return counts
+    where = f"{counts}, the first difference at step {number(first.get('step'))}"
+    if first.get("metric") is None:
+        return where
+    was, now = _apart(first.get("before"), first.get("after"))
+    return f"{where}: {first['metric']} {was} -> {now}"
+
+
+def _apart(before: object, after: object) -> tuple[str, str]:
+    """Return two numbers in as few digits as show that they differ."""
+    was, now = finite(before), finite(after)
+    if was is None or now is None:
+        return number(before), number(after)
+    return spoken_apart(was, now)
 
 
 def differs(one: Value | None) -> bool:

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from overnight.calculator.busyness import Busyness
 from overnight.errors import FolderError
-from overnight.folder import sensor_file, utc
+from overnight.folder import epoch_of, sensor_file, utc
 from overnight.report.timecurves import Band, Timeline
-from overnight.report.units import moment
 from overnight.sensors import Gpu, GpuSample, HostSample, Xid
 from overnight.sensors.written import written
 
@@ -277,7 +276,7 @@ def mark(charts: Sequence[dict[str, Any]], entries: Sequence[Mapping[str, Any]])
             {"x": round((at - chart["zero"]) / chart["x_s"], 5), "severity": one["severity"], "text": one["text"]}
             for one in entries
             if (one["severity"] in ("warn", "critical") or (one["kind"] == "attempt" and " began" in str(one["text"])))
-            and (at := moment(one["at"])) is not None
+            and (at := epoch_of(one["at"])) is not None
         ][:MARKS]
 
 

@@ -104,7 +104,7 @@ def _host(value: Value, found: Value) -> Iterator[Row]:
     if finite(host.get("memory_least")) is not None:
         whole = f" of {size(host['memory_total'])}" if finite(host.get("memory_total")) is not None else ""
         parts.append(f"at least {size(host['memory_least'])}{whole} memory free")
-    if finite(host.get("rss_most")) is not None:
+    if finite(host.get("rss_most")):  # 0: no sample fell into an attempt
         parts.append(f"the run's processes held at most {size(host['rss_most'])}")
     if parts:
         yield "host", ", ".join(parts)

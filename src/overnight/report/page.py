@@ -67,7 +67,7 @@ def _sections(value: dict[str, Any]) -> list[tuple[str, str, Markup | None]]:
         ("goodput", "Where the time went", _goodput(value)),
         ("attempts", "Attempts", _attempts(value)),
         ("resumes", "How it went on", appendix.resumes(value.get("resumes") or [])),
-        ("timeline", "What happened", story.timeline(value.get("timeline") or [])),
+        ("timeline", "What happened", _timeline(value)),
         ("charts", "Curves", _charts(value.get("charts") or [])),
         ("hardware", "Hardware", machinepage.hardware(value)),
         ("limits", "Limits and cost", appendix.limits(value)),
@@ -178,6 +178,10 @@ def _figures(value: dict[str, Any]) -> Markup:
     return join(el("dl", each(tiles), class_="tiles"), note, lacking)
 
 
+def _timeline(value: dict[str, Any]) -> Markup:
+    return story.timeline(value.get("timeline") or [], (value.get("progress") or {}).get("records"))
+
+
 def _lacking(unknown: list[dict[str, Any]]) -> Markup | None:
     """Return the figures that are not known, all in one small sentence, with what would make them known."""
     if not unknown:
@@ -277,7 +281,7 @@ def _goodput(value: dict[str, Any]) -> Markup | None:
         known = finite(goodput.get(name))
         told.append(f"{number(known, 4)} tokens/s {label}" if known is not None else None)
     redone = goodput.get("redone_steps")
-    lost = f"{number(redone)} steps were done twice" if redone else None
+    lost = f"{number(redone)} steps were done again" if redone else None
     if lost and goodput.get("lost_s") is not None:
         lost += f": {duration(goodput['lost_s'])}"
         lost += f", worth {money(goodput['lost_cost'])}" if goodput.get("lost_cost") is not None else ""

@@ -70,6 +70,39 @@ class Resumed:
         return {name: line.get(name) for name in MARKS}
 
 
+def went_on(
+    resumes: Sequence[Told], firsts: Mapping[int, int], gains: Mapping[int, int], *, step_s: float | None, folds: bool
+) -> list[Told]:
+    """Return the resumes with what the attempts printed: ``first_step``, and without a save whether it began ``anew``.
+
+    Where nobody knew of a save, all was thought to be lost when the attempt was started. A script that finds its saves
+    by itself shows with its first step, after ``gains`` steps, what was lost; each took ``step_s`` seconds. Nothing
+    tells it where each epoch is counted anew (``folds``).
+    """
+    return [_went_on(one, firsts, gains.get(one["attempt"], 1), step_s, folds=folds) for one in resumes]
+
+
+def _went_on(one: Told, firsts: Mapping[int, int], gain: int, step_s: float | None, *, folds: bool) -> Told:
+    first = firsts.get(one["attempt"])
+    began = next((firsts[n] for n in sorted(firsts) if n < one["attempt"]), None)
+    told = {**one, "first_step": first, "anew": None}
+    if one["path"] is not None or first is None or began is None:
+        return told
+    if folds:
+        return {**told, "lost_steps": None, "lost_s": None, "lost_cost": None}
+    told["anew"] = first <= max(began, 1)
+    thought, thought_s = one["lost_steps"], one["lost_s"]
+    if told["anew"] or not thought:
+        return told
+    steps = max(0, thought - first + gain)
+    mean_s = step_s if step_s is not None or thought_s is None else thought_s / thought
+    lost_s = None if mean_s is None else round(steps * mean_s, 3)
+    cost = (
+        None if lost_s is None or not thought_s or one["lost_cost"] is None else one["lost_cost"] * lost_s / thought_s
+    )
+    return {**told, "lost_steps": steps, "lost_s": lost_s, "lost_cost": cost}
+
+
 def of_status(saves: object) -> list[Told]:
     """Return the saves that a status names, for a run whose journal says nothing of them."""
     if not isinstance(saves, Sequence) or isinstance(saves, str):

@@ -142,10 +142,10 @@ def _scientific(tick: Tick) -> str:
     return f"{sign}{digits[0]}{'.' + digits[1:] if digits[1:] else ''}e{power}"
 
 
-def axis(values: Iterable[float], most: int = 5, *, whole: bool = False) -> Axis | None:
+def axis(values: Iterable[float], most: int = 5, *, whole: bool = False, least_span: float = 0.0) -> Axis | None:
     """Return an axis for values to be read off: some air above and below, zero where it is near, logarithmic if needed.
 
-    None if no value is finite.
+    It spans at least ``least_span`` of the largest value: what hardly changes shall look so. None if none is finite.
     """
     finite = [one for one in values if math.isfinite(one)]
     if not finite:
@@ -153,6 +153,9 @@ def axis(values: Iterable[float], most: int = 5, *, whole: bool = False) -> Axis
     low, high = min(finite), max(finite)
     if low > 0 and high / low >= LOG_FROM:
         return _log_axis(low, high, most)
+    lacking = least_span * max(abs(low), abs(high)) - (high - low)
+    if low < high and 0 < lacking < math.inf:
+        low, high = low - lacking / 2, high + lacking / 2
     low, high = _aired(low, high)
     ticks = round_ticks(low, high, most, whole=whole)
     said, note = labels(ticks)

@@ -232,12 +232,23 @@ def whole_range(spans: Sequence[Span], attempt: int) -> tuple[int, int] | None:
     return int(first), int(max(one.base + (one.last_step or 0) for one in own))
 
 
+def gains(spans: Sequence[Span]) -> dict[int, int]:
+    """Return how many steps lie between two lines, for each attempt that prints several."""
+    found: dict[int, int] = {}
+    for one in spans:
+        if one.first_step is not None and one.last_step is not None and one.records > 1:
+            found.setdefault(one.attempt, max(1, round((one.last_step - one.first_step) / (one.records - 1))))
+    return found
+
+
 def last_good(views: Reading, verdicts: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
     """Return (x, loss) of the last finite loss before the first verdict that it is not; None if there is neither."""
     sick = next((one for one in verdicts if one["rule"] == "nonfinite" and one["step"] is not None), None)
     if sick is None or "loss" not in views.names():
         return None
-    end = place_of(sick, views.spans())
+    place = place_of(sick, views.spans())
+    # Below its step: what the log says of the same step may stand behind it, of another rank or after a rewind.
+    end = None if place is None else math.nextafter(place, -math.inf)
     chart = views.chart("loss", high=end, points=POINTS)
     for _ in range(8):  # the last part holds several: look into it until it is one
         if chart.exact or not chart.x:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from overnight.folder import epoch_of
 from overnight.report.charts import sign
 from overnight.report.markup import Markup, each, el, join, text
-from overnight.report.units import attempt_steps, clock, date, duration, moment, number
+from overnight.report.units import attempt_steps, clock, date, duration, number
 
 ENTRIES: Final = 200
 ATTEMPTS: Final = 40
@@ -43,11 +44,14 @@ _TAGS: Final = {
 # -- timeline --------------------------------------------------------------------------------------------------------
 
 
-def timeline(entries: list[dict[str, Any]]) -> Markup:
-    """Return what happened as a list; the days stand between, in UTC."""
-    if not entries:
+def timeline(entries: list[dict[str, Any]], records: object = None) -> Markup:
+    """Return what happened as a list; the days stand between, in UTC. ``records``: how many were read and judged."""
+    if not entries and not records:
         return el("p", "Nothing is known of what happened between the first line and the last.", class_="small")
-    timed = any(moment(one.get("at")) is not None for one in entries)
+    if not entries:
+        replay = el("code", "overnight replay")
+        return el("p", "No rule found anything in its lines. ", replay, " judges silences, too.", class_="small")
+    timed = any(epoch_of(one.get("at")) is not None for one in entries)
     kept = _chosen(entries)
     rows: list[Markup] = []
     day, before = "", -1
@@ -55,7 +59,7 @@ def timeline(entries: list[dict[str, Any]]) -> Markup:
         if at > before + 1:
             rows.append(el("li", _left_out(entries[before + 1 : at]), class_="cut"))
         before = at
-        seconds = moment(entries[at].get("at"))
+        seconds = epoch_of(entries[at].get("at"))
         today = day if seconds is None else date(seconds, "%A, %Y-%m-%d")
         if today != day:
             day = today
@@ -121,7 +125,7 @@ def _entry(one: dict[str, Any], *, timed: bool) -> Markup:
     place = _place(one)
     if place:
         body.append(el("p", place, class_="small"))
-    seconds = moment(one.get("at"))
+    seconds = epoch_of(one.get("at"))
     when = (
         el("time", date(seconds, "%H:%M:%S"), datetime=date(seconds, "%Y-%m-%dT%H:%M:%SZ"))
         if seconds is not None

@@ -180,6 +180,8 @@ def _loss(page: Page, value: Value) -> None:
     page.title(f"loss over {page.clean(str(chart['x_label']))} {first} to {last}")
     page.lines += [f"    {columns}", *([f"    {marks}"] if marks.strip() else [])]
     told = [f"{_BARS[0]} {number(span[0], 4)}", f"{_BARS[-1]} {number(span[1], 4)}"]
+    if span[0] == span[1]:
+        told = [f"{_BARS[0]} {number(span[0], 4)}, from end to end"]
     told += ["x NaN or infinite"] if "x" in columns else []
     told += ["^ another attempt begins"] if "^" in marks else []
     page.add("; ".join(told), "    ")

@@ -12,6 +12,8 @@ MOST: Final = 1000
 """So many parts a curve has at most."""
 
 _UNITS: Final = ((86400.0, "day", 4 * 86400.0), (3600.0, "hour", 7200.0), (60.0, "minute", 120.0), (1.0, "second", 0.0))
+TIMES: Final = frozenset(name for _, name, _ in _UNITS)
+"""What the x axis of such a curve may count."""
 
 
 class Band(NamedTuple):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from overnight.folder import epoch_of
+
 UNKNOWN: Final = "unknown"
 _WORDS: Final = {"nan": "NaN", "inf": "infinite", "-inf": "\N{MINUS SIGN}infinite"}
 
@@ -76,19 +78,9 @@ def attempt_steps(one: Mapping[str, Any]) -> str | None:
     return None if first is None and last is None else f"{number(first)} to {number(last)}"
 
 
-def moment(text: Any) -> float | None:
-    """Return an RFC 3339 time as seconds since the epoch; None for anything else."""
-    if not isinstance(text, str) or len(text) > 40:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 def clock(text: Any) -> str:
     """Return an RFC 3339 time as "2026-11-29 23:04:26", in UTC; what is no time stays as it is."""
-    at = moment(text)
+    at = epoch_of(text)
     return number(text)[:60] if at is None else date(at, "%Y-%m-%d %H:%M:%S")
 
 

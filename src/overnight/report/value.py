@@ -13,7 +13,7 @@ import msgspec
 
 from overnight.bars import folded
 from overnight.events import jsonable
-from overnight.folder import utc
+from overnight.folder import epoch_of, utc
 from overnight.pacing.goodput import Goodput, Times, measure
 from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts
@@ -21,8 +21,7 @@ from overnight.report.hardware import in_timeline, machine_of, mark
 from overnight.report.known import Known
 from overnight.report.measured import measured
 from overnight.report.pacing import Pacing
-from overnight.report.resumed import of_status
-from overnight.report.units import moment
+from overnight.report.resumed import of_status, went_on
 from overnight.snapshot import limits
 from overnight.spec import RunSpec
 
@@ -78,7 +77,7 @@ def build(known: Known) -> dict[str, Any]:
         "hardware": machine,
         "attempts": tries,
         "timeline": timeline,
-        "resumes": course.resumed.resumes(),
+        "resumes": _resumes(course, tries, numbers),
         "rollbacks": course.resumed.rollbacks(),
         **_saves(one, course),
         "proofs": known.proofs,
@@ -99,23 +98,30 @@ def build(known: Known) -> dict[str, Any]:
 
 
 class Numbers(NamedTuple):
-    """What metrics.db gives: ``names`` of what is printed; all of it empty, and ``pacing`` None, without views."""
+    """What metrics.db gives: ``names`` of what is printed; all of it empty, and ``pacing`` None, without views.
+
+    ``gains``: steps from one line to the next, by attempt; ``folds``: steps are counted anew in each epoch.
+    """
 
     good: Goodput
     charts: list[dict[str, Any]]
     progress: dict[str, Any]
     names: list[str]
     pacing: Pacing | None
+    gains: dict[int, int]
+    folds: bool
 
 
 def _numbers(known: Known, tries: Sequence[dict[str, Any]]) -> Numbers:
     """Return what metrics.db gives, after one pass over all records."""
     views, spec = known.views, known.spec
     tokens = None if spec is None else spec.tokens_per_step
-    times = [Times(attempt=one["n"], started=moment(one["started_at"]), ended=moment(one["ended_at"])) for one in tries]
+    times = [
+        Times(attempt=one["n"], started=epoch_of(one["started_at"]), ended=epoch_of(one["ended_at"])) for one in tries
+    ]
     if views is None:
         nothing = Goodput(wall_s=known.wall_s, unknown=f"goodput is unknown: {known.unknown.get('metrics')}")
-        return Numbers(nothing, [], dict.fromkeys(_PROGRESS), [], None)
+        return Numbers(nothing, [], dict.fromkeys(_PROGRESS), [], None, {}, folds=False)
     names = views.names()
     spans = views.spans()
     lost = series.Superseded(spans)
@@ -145,12 +151,12 @@ def _numbers(known: Known, tries: Sequence[dict[str, Any]]) -> Numbers:
         progress["records"] = 0
     printed = "tokens" in names or "tokens_total" in names
     charts = series.charts(views, lost, verdicts, None if printed else tokens)
-    return Numbers(good, charts, progress, names, pacing)
+    return Numbers(good, charts, progress, names, pacing, series.gains(spans), folds=series.counts_anew(spans))
 
 
 def _began(tries: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> float | None:
     """Return when the run began, as x = 0 of curves over time."""
-    told = (moment(at) for at in (*(each["started_at"] for each in tries[:1]), one.get("created_at")))
+    told = (epoch_of(at) for at in (*(each["started_at"] for each in tries[:1]), one.get("created_at")))
     return next((at for at in told if at is not None), None)
 
 
@@ -244,6 +250,14 @@ def _last_lines(known: Known) -> list[str]:
         return said
     kept = folded(str(line) for line in known.one.get("last_lines") or ())
     return [loglines.cut(line) for line in kept[-loglines.LAST_LINES :]]
+
+
+def _resumes(course: Course, tries: Sequence[Mapping[str, Any]], numbers: Numbers) -> list[dict[str, Any]]:
+    """Return how each attempt but the first went on, as far as its steps tell."""
+    firsts = {one["n"]: one["first_step"] for one in tries if isinstance(one["first_step"], int)}
+    good, told = numbers.good, course.resumed.resumes()
+    step_s = good.productive_s / good.productive_steps if good.productive_s and good.productive_steps else None
+    return went_on(told, firsts, numbers.gains, step_s=step_s, folds=numbers.folds)
 
 
 def _saves(one: Mapping[str, Any], course: Course) -> dict[str, Any]:

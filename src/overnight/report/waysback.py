@@ -6,11 +6,10 @@ Pure: from a report value to text. What is known against a save stands in the va
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from overnight.folder import epoch_of
 from overnight.report import goingon
-from overnight.report.units import moment, number
 from overnight.report.words import LIMITS, Value, counted
 from overnight.resumption.point import Point
 
@@ -84,8 +83,8 @@ def _from_step(value: Value, spec: Value, one: Value) -> Iterator[str]:
     """Say from which save to go on where only steps and times tell: the newest before it fell ill."""
     sick, saves = one["step"], [save for save in value["checkpoints"] if not goingon.bad(save)]
     if sick is None or value["progress"].get("step_in_all") is not None:  # the steps of saves tell nothing then
-        at, where = moment(one.get("at")), "it"
-        before = [save for save in saves if at is not None and (moment(save["at"]) or at) < at]
+        at, where = epoch_of(one.get("at")), "it"
+        before = [save for save in saves if at is not None and (epoch_of(save["at"]) or at) < at]
         healthy = before[-1] if before else None
     else:
         where, saves = f"step {sick:,}", [save for save in saves if isinstance(save["step"], int)]
@@ -149,17 +148,11 @@ def of_resumes(value: Value) -> Iterator[str]:
         yield f"{_save(one)} could not be loaded ({one['load_failure']}); it is passed over, and was not removed"
     for one in value.get("resumes") or ():
         if goingon.differs(one.get("overlap")):
-            first = one["overlap"].get("first_difference")
-            values = "" if first is None or one["overlap"].get("text") else _difference(first)
             yield (
                 f"attempt {one['attempt']} did not do again what had been done before it: "
-                f"{goingon.overlap(one['overlap'])}{values}; `overnight verify-resume -- CMD` says which part of a "
+                f"{goingon.overlap(one['overlap'])}; `overnight verify-resume -- CMD` says which part of a "
                 "resume is not exact"
             )
-
-
-def _difference(first: Mapping[str, Any]) -> str:
-    return f": {first.get('metric')} {number(first.get('before'))} -> {number(first.get('after'))}"
 
 
 def _save(save: Value) -> str:
