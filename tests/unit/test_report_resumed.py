@@ -186,6 +186,18 @@ def test_without_a_save_the_first_step_tells_whether_it_began_anew_and_what_was_
     ]
 
 
+def test_a_script_that_was_given_a_save_and_began_anew_has_lost_what_the_save_held() -> None:
+    told = known(resume(2, 200, lost_steps=10, lost_s=5.0, lost_cost=0.1), resume(3, 300, lost_steps=0)).resumes()
+    second, third = went_on(told, {1: 1, 2: 1, 3: 1}, {}, step_s=0.5, folds=False)
+    assert (second["anew"], second["lost_steps"]) == (True, 210)
+    assert (second["lost_s"], second["lost_cost"]) == (pytest.approx(105.0), pytest.approx(2.1))
+    assert goingon.start(second).endswith("; but it began anew at step 1")
+    assert (third["anew"], third["lost_steps"]) == (True, 300)
+    for first, folds in ((201, False), (191, False), (1, True)):
+        (other, _) = went_on(told, {1: 1, 2: first}, {}, step_s=0.5, folds=folds)
+        assert (other["anew"], other["lost_steps"]) == (None, 10)
+
+
 def test_where_steps_do_not_tell_nothing_is_said_of_them() -> None:
     told = known(resume(2, None, lost_steps=9, lost_s=4.5)).resumes()
     (folded,) = went_on(told, {1: 1, 2: 1}, {}, step_s=0.5, folds=True)

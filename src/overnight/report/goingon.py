@@ -45,7 +45,8 @@ def start(one: Value) -> str:
     """Return from where an attempt went on; without a save only the steps that it printed tell."""
     back = f", taken back by the rule {one['rollback']}" if one.get("rollback") else ""
     if one.get("path") is not None:
-        return f"from {save(one)}{back}"
+        anew = f"; but it began anew at step {number(one.get('first_step'))}" if one.get("anew") else ""
+        return f"from {save(one)}{back}{anew}"
     if one.get("anew") is None:
         return f"from nothing: no save was known{back}"
     if one["anew"]:

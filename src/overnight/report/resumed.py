@@ -73,11 +73,12 @@ class Resumed:
 def went_on(
     resumes: Sequence[Told], firsts: Mapping[int, int], gains: Mapping[int, int], *, step_s: float | None, folds: bool
 ) -> list[Told]:
-    """Return the resumes with what the attempts printed: ``first_step``, and without a save whether it began ``anew``.
+    """Return the resumes with what the attempts printed: ``first_step``, and whether it began ``anew``.
 
     Where nobody knew of a save, all was thought to be lost when the attempt was started. A script that finds its saves
-    by itself shows with its first step, after ``gains`` steps, what was lost; each took ``step_s`` seconds. Nothing
-    tells it where each epoch is counted anew (``folds``).
+    by itself shows with its first step, after ``gains`` steps, what was lost; each took ``step_s`` seconds. One that
+    was given a save and began anew has lost what the save held, too. Nothing tells it where each epoch is counted anew
+    (``folds``).
     """
     return [_went_on(one, firsts, gains.get(one["attempt"], 1), step_s, folds=folds) for one in resumes]
 
@@ -86,21 +87,26 @@ def _went_on(one: Told, firsts: Mapping[int, int], gain: int, step_s: float | No
     first = firsts.get(one["attempt"])
     began = next((firsts[n] for n in sorted(firsts) if n < one["attempt"]), None)
     told = {**one, "first_step": first, "anew": None}
-    if one["path"] is not None or first is None or began is None:
+    if first is None or began is None:
         return told
+    anew, thought = first <= max(began, 1), one["lost_steps"] or 0
+    if one["path"] is not None:
+        passed_by = anew and not folds and one["step"] is not None and first <= one["step"]
+        steps = thought + one["step"] - first + gain if passed_by else 0
+        return {**told, "anew": True, **_of_steps(one, steps, step_s)} if passed_by else told
     if folds:
         return {**told, "lost_steps": None, "lost_s": None, "lost_cost": None}
-    told["anew"] = first <= max(began, 1)
-    thought, thought_s = one["lost_steps"], one["lost_s"]
-    if told["anew"] or not thought:
-        return told
-    steps = max(0, thought - first + gain)
-    mean_s = step_s if step_s is not None or thought_s is None else thought_s / thought
+    by_itself = not anew and thought
+    return {**told, "anew": anew, **(_of_steps(one, max(0, thought - first + gain), step_s) if by_itself else {})}
+
+
+def _of_steps(one: Told, steps: int, step_s: float | None) -> Told:
+    """Return what the loss of ``steps`` steps is, where that of ``lost_steps`` was thought to be."""
+    thought, thought_s, cost = one["lost_steps"], one["lost_s"], one["lost_cost"]
+    mean_s = thought_s / thought if step_s is None and thought and thought_s is not None else step_s
     lost_s = None if mean_s is None else round(steps * mean_s, 3)
-    cost = (
-        None if lost_s is None or not thought_s or one["lost_cost"] is None else one["lost_cost"] * lost_s / thought_s
-    )
-    return {**told, "lost_steps": steps, "lost_s": lost_s, "lost_cost": cost}
+    priced = lost_s is not None and thought_s and cost is not None
+    return {"lost_steps": steps, "lost_s": lost_s, "lost_cost": cost * lost_s / thought_s if priced else None}
 
 
 def of_status(saves: object) -> list[Told]:
