@@ -76,6 +76,7 @@ from overnight.report.gather import of_run
 from overnight.requests.changes import changed
 from overnight.resumeproof import evidence
 from overnight.resumeproof.words import Cause
+from overnight.resumption import search
 from overnight.rules import (
     CalmRule,
     collapse,
@@ -107,7 +108,7 @@ from overnight.sensors import (
 from overnight.spec import LANGUAGE_MODEL_MAX_LOSS, RunSpec
 from overnight.stalls import dumps
 from overnight.states import RunState
-from overnight.supervision import publishing
+from overnight.supervision import comeback, publishing
 from overnight.supervision.attempt import Attempt
 from overnight.tail import Line
 from overnight.yardsticks.pricing import price_of, read_prices
@@ -343,6 +344,12 @@ def test_the_thresholds_of_divergence_are_documented() -> None:
     assert f" {LANGUAGE_MODEL_MAX_LOSS:g} " in row[-1]
     why = section("reference.md", "Why healthy runs are not ended")
     assert f"only by {divergence.ARMED_AFTER} losses" in " ".join(why.split())
+
+
+def test_how_long_a_search_for_a_save_may_take_is_documented() -> None:
+    told = " ".join(section("reference.md", "Where the next attempt goes on").split())
+    assert f"may take {search.LIMIT_S / 60:g} minutes" in told
+    assert f"`recover` waits {comeback.SOON_S:g} s for it" in told
 
 
 def minutes(seconds: float) -> str:

@@ -24,7 +24,7 @@ PURE = (
 PURE_FILES = (
     "resumption.overlap resumption.expectation resumption.fitting resumption.point "
     "resumeproof.words resumeproof.diagnosis resumeproof.comparing resumeproof.noise resumeproof.curves "
-    "resumeproof.patterns resumeproof.vocabulary resumeproof.wording "
+    "resumeproof.averages resumeproof.clues resumeproof.patterns resumeproof.vocabulary resumeproof.wording "
     "modelsize.adapters modelsize.gathering modelsize.tensornames modelsize.config modelsize.fields modelsize.tally "
     "modelsize.nesting modelsize.named modelsize.nanogpt modelsize.families calculator"
 ).split()

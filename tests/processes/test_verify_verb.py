@@ -134,7 +134,8 @@ def test_an_exact_resume_passes_and_all_of_it_is_kept(verb: Verb) -> None:
     names = ["unbroken-1", "unbroken-2", "stopped", "stopped-resumed", "killed", "killed-resumed"]
     assert [part["name"] for part in told["parts"]] == names
     graceful, killed = variant(told, "graceful"), variant(told, "kill")
-    assert graceful["saved_on_signal"] is True
+    regular = graceful["resumed_from"]["step"] % 5 == 0  # a slow machine's signal may come as late as that
+    assert graceful["saved_on_signal"] is (None if regular else True)
     assert graceful["exact"] is False
     assert graceful["resumed_from"]["step"] == graceful["stopped_at"] >= 12
     assert killed["resumed_from"]["step"] in (10, 15)

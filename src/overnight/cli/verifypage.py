@@ -49,6 +49,9 @@ class Progress:
             end = "\r\x1b[K" if self._live else ""
             self._write(f"{end}{told.name}: {harmless(told.over)} ({_time(now - self._began)})\n")
             self._name = None
+        elif told.hint is not None:
+            end = "\r\x1b[K" if self._live else ""
+            self._write(f"{end}{told.name}: {harmless(told.hint)}\n")
         elif self._live and now - self._shown_at >= EVERY_S:
             self._shown_at = now
             at = "starting" if told.step is None else f"step {told.step}/{told.goal}"
@@ -89,7 +92,7 @@ def _first(proof: Proof, *, colours: bool) -> str:
     elif not proof.passed and what == "the resume is exact":
         what = "no resume was seen"
     word = "PASS" if proof.passed else "FAIL"
-    what = "nothing differs by more than the runs' own noise" if noisy and not proof.changed else what
+    what = "all is within the floor" if noisy and not proof.changed else what
     text = f"{word}  {what}: stopped at step {proof.stop_at}, compared up to step {proof.until}"
     return text if proof.passed else red(text, colours=colours)
 
@@ -126,7 +129,7 @@ def _variant(one: Variant) -> list[str]:
         found += _row("from", f"{os.path.basename(one.resumed_from.path)} ({step}{at})")
     found += _row("values", _values(one))
     equal = [state for state in one.states if state.equal]
-    if equal:
+    if equal and one.cause not in ("nothing_saved", "not_resumed"):  # of a run that begins anew it says nothing
         steps, count = ", ".join(str(state.step) for state in equal), sum(state.compared for state in equal)
         many = "the one value is equal" if count == 1 else f"all {count} tensors and values are equal"
         left = max(len(state.left_out) for state in equal)
@@ -183,7 +186,7 @@ def _floor(floor: Mapping[str, float]) -> str:
     exact = len(floor) - len(loose)
     more = (f"; the other {exact} have to be equal" if exact else "") + "; a large floor proves little"
     words = [f"{name} {'any' if math.isinf(value) else figure(value, 3)}" for name, value in list(loose.items())[:MOST]]
-    return f"the unbroken runs differ, so a step may by {', '.join(words)}{more}"
+    return f"a step may differ by {', '.join(words)}{more}"
 
 
 def _row(label: str, text: str) -> list[str]:

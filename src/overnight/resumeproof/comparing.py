@@ -13,7 +13,14 @@ from typing import Final
 import msgspec
 
 from overnight.resumeproof.noise import MetricNoise, examine
-from overnight.resumeproof.vocabulary import is_of_data, is_rate, main_metric, of_an_evaluation, of_the_machine
+from overnight.resumeproof.vocabulary import (
+    decimals,
+    is_of_data,
+    is_rate,
+    main_metric,
+    of_an_evaluation,
+    of_the_machine,
+)
 from overnight.resumeproof.words import Course, Series
 
 OF_THE_MACHINE: Final = "a time, a rate or an amount of memory"
@@ -219,5 +226,4 @@ class _Table:
 
 def _rounded(value: float, *printed: float) -> float:
     """Return a value that was computed with one digit more than those that were printed."""
-    texts = [f"{one:.12f}".rstrip("0") for one in printed if math.isfinite(one)]
-    return round(value, 1 + max((len(text.partition(".")[2]) for text in texts), default=5))
+    return round(value, 1 + max((decimals(one) for one in printed if math.isfinite(one)), default=5))

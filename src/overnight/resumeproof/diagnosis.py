@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from overnight.resumeproof import patterns, wording
+from overnight.resumeproof.clues import Evidence, Finding
 from overnight.resumeproof.comparing import Comparison, compare, same, training_steps
-from overnight.resumeproof.patterns import Evidence, Finding
-from overnight.resumeproof.vocabulary import Holding, held_by, main_metric, shown
+from overnight.resumeproof.vocabulary import Holding, decimals, held_by, is_rate, main_metric, shown
 from overnight.resumeproof.words import Cause, Course, Judgement, PartDifference, Resumed, StateComparison
 
 _OF_PART: Final[dict[Holding, Cause]] = {
@@ -23,6 +23,13 @@ _OF_PART: Final[dict[Holding, Cause]] = {
     "data": "data_order",
     "optimizer": "optimizer",
     "scheduler": "scheduler",
+}
+
+
+COARSE: Final = 3  # digits after the point, up to which a beginning drift of a loss is often not seen
+_OTHER: Final = {
+    "SIGINT": " (by SIGINT; if it saves on SIGTERM, give --stop-signal term)",
+    "SIGTERM": " (by SIGTERM; if it saves on SIGINT, give --stop-signal int)",
 }
 
 
@@ -48,7 +55,7 @@ def judge(
     seen = compare(first, second, resumed.before, resumed.after, until=reached, tolerance=tolerance)
     steps = training_steps(resumed.after.series)
     start = steps[0] if steps else resumed.after.first_step
-    notes = _notes(seen, resumed, until=until, reached=reached, start=start)
+    notes = _notes(seen, first, resumed, until=until, reached=reached, start=start)
     early = _without_values(first, resumed, start=start, seen=seen)
     if early is not None:
         return _failed(early, "", seen, notes)
@@ -61,8 +68,9 @@ def judge(
         start=min(seen.steps, default=start),
         cadence=Counter(gaps).most_common(1)[0][0] if gaps else 1,
         differs_in=frozenset(part for one in states for row in one.differences if (part := _holding(row))),
+        equal_in=_equal_in([one for one in states if one.step > (resumed.checkpoint_step or 0)]),
     )
-    if (partial := _partial_line(evidence)) is not None:
+    if (partial := _partial_line(evidence) or _begun_averages(evidence)) is not None:
         seen, note = partial
         evidence, notes = msgspec.structs.replace(evidence, comparison=seen), [*notes, note]
     if seen.differences or (seen.missing and seen.missing[0] <= evidence.start):
@@ -77,16 +85,30 @@ def judge(
     return _by_states(evidence, states, notes)
 
 
+def _equal_in(states: Sequence[StateComparison]) -> frozenset[Holding]:
+    """Return the parts that are equal in every one of these states, which the resumed run has saved."""
+    found = {held for one in states for part in one.equal_parts if (held := held_by(part))}
+    return frozenset(found - {held for one in states for row in one.differences if (held := _holding(row))})
+
+
 def _holding(row: PartDifference) -> Holding | None:
-    """Return what a part of a state is, by its own name, else by the names of what differs in it."""
+    """Return what a part of a state is, by its own name, else by the names of what differs in it.
+
+    The learning rate lies in the optimizer's state, and is the schedule's matter where nothing else differs there.
+    """
+    if row.count == len(row.names) and all(is_rate(name.rpartition(".")[2]) for name in row.names):
+        return "scheduler"
     return held_by(row.part) or next((found for name in row.names if (found := held_by(name))), None)
 
 
-def _notes(seen: Comparison, run: Resumed, *, until: int, reached: int, start: int | None) -> list[str]:
+def _notes(seen: Comparison, first: Course, run: Resumed, *, until: int, reached: int, start: int | None) -> list[str]:
     """Say what a reader has to know beside the result."""
     notes = []
     if run.how == "graceful" and run.saved_on_signal is False:
-        notes.append("It saves nothing when it is stopped gracefully: the steps after its last save are done again")
+        by = _OTHER.get(run.sent or "", "")
+        notes.append(
+            f"It saves nothing when it is stopped gracefully{by}: the steps after its last save are done again"
+        )
     if not run.exact:
         notes.append(f"It was stopped where the signal caught it, after step {run.stopped_at}")
     if reached < until:
@@ -101,9 +123,22 @@ def _notes(seen: Comparison, run: Resumed, *, until: int, reached: int, start: i
             f"Already before it was stopped, {one.metric} of step {one.step} was {shown(one.resumed)} instead of "
             f"{shown(one.unbroken)}: the training is not the same each time, although the unbroken runs are equal"
         )
-    if len(seen.steps) == 1 and not seen.differences:
+    return [*notes, *_not_seen(seen, first)]
+
+
+def _not_seen(seen: Comparison, first: Course) -> list[str]:
+    """Say what a comparison that found nothing could not have found."""
+    if seen.differences or not seen.steps:
+        return []
+    notes = []
+    if len(seen.steps) == 1:
         notes.append("Only one step was compared: what shows from the second one on was not seen (optimizer, schedule)")
-    if not seen.metrics and not seen.differences:
+    if seen.main in seen.metrics and seen.exact:
+        digits = max((decimals(row.get(seen.main, 0.0)) for row in first.series.values()), default=0)
+        if digits <= COARSE:
+            many = f"{digits} digit{'s' if digits != 1 else ''}"
+            notes.append(f"{seen.main} is printed with {many} after the point: what is smaller was not seen")
+    if not seen.metrics:
         notes.append("Nothing but steps was compared: a wrong state would not be noticed")
     return notes
 
@@ -169,6 +204,19 @@ def _partial_line(seen: Evidence) -> tuple[Comparison, str] | None:
     )
 
 
+def _begun_averages(seen: Evidence) -> tuple[Comparison, str] | None:
+    """Take back the differences of a loss that is printed as an average, where what it is made of agrees."""
+    found, main = seen.averages(), seen.main()
+    if found is None or found.differs is not None or main is None:
+        return None
+    kept = tuple(one for one in seen.comparison.differences if one.metric != main.metric)
+    floor = {**seen.comparison.floor, main.metric: found.room}
+    return msgspec.structs.replace(seen.comparison, differences=kept, floor=floor), (
+        f"{main.metric} is printed as an average over all steps, which begins anew after resuming; the values of the "
+        f"single steps, as they follow from it, agree within {found.room:.2g}, and nothing nearer was seen"
+    )
+
+
 def _different(seen: Evidence, notes: list[str]) -> Judgement:
     """Name the cause of differences, or of steps that are left out at the beginning."""
     found = patterns.find(seen)
@@ -213,6 +261,10 @@ def _by_states(seen: Evidence, states: Sequence[StateComparison], notes: list[st
     rows = [row for one in wrong for row in one.differences]
     kinds = {held for row in rows if (held := _holding(row))}
     counts = not deterministic and kinds & {"rng", "data", "scheduler"}
+    hidden = [part for part in ("model", "optimizer") if not deterministic and seen.lacks(part)]
+    if hidden:
+        lost = " and no ".join(hidden)
+        notes = [*notes, f"By its names the checkpoint holds no {lost} state, and noise as large as this would hide it"]
     if not wrong or not (deterministic or counts):
         if wrong:
             notes = [*notes, f"Saved states of step {wrong[0].step} differ, as the unbroken runs' values do"]

@@ -39,6 +39,12 @@ def told(folder: RunFolder) -> dict[str, Any] | None:
     return found
 
 
+def sent(folder: RunFolder) -> str | None:
+    """Return the name of the signal that a run was asked to end with; None if it was given none."""
+    found = [fact.get("signal") for fact in read_journal(folder.journal) if fact["fact"] == "stopping"]
+    return next((one for one in found if isinstance(one, str)), None)
+
+
 def known(folder: RunFolder, status: client.Status) -> bool:
     """Say whether the run's end is written down: in its status, or already in its journal."""
     return status["state"] in client.ENDED or told(folder) is not None

@@ -7,11 +7,13 @@ Nothing is started, signalled or decided here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from overnight.batches import Batch
+from overnight.batches import Entry
 from overnight.clocks import boot_clock
 from overnight.intake.logfile import LogFile
+from overnight.resumeproof.epochs import Axis, Bases
 from overnight.saves.noticing import Saves
 from overnight.spec import RunSpec
 from overnight.wiring import make_monitor
@@ -25,15 +27,18 @@ MOST_SAVES = 10_000
 class Follower:
     """The steps of one run, read from its log as it grows.
 
-    ``step`` is the highest step seen, None before the first; ``records`` counts training records. ``library``: the
+    ``step`` is the highest step seen, None before the first; where each epoch counts anew that of the whole run, by
+    ``bases`` if it goes on in the middle. ``records`` counts training records, ``lines`` all lines. ``library``: the
     script has said that it uses Overnight's Checkpointer. ``sick`` is what the first health rule has found, if any.
     """
 
-    def __init__(self, spec: RunSpec, *, saves_in: Path) -> None:
+    def __init__(self, spec: RunSpec, *, saves_in: Path, bases: Bases | None = None) -> None:
         self.log = LogFile(Path(spec.log))
         self.monitor = make_monitor(spec, lambda _: None)
         self.monitor.begin_attempt(1)
         self.step: int | None = None
+        self._axis = Axis(bases)
+        self.lines = 0
         self.records = 0
         self.library = False
         self.sick: str | None = None
@@ -44,23 +49,23 @@ class Follower:
         """Take in what was printed since, which came at ``at`` (seconds since the epoch); return ``step``."""
         for chunk in self.log.read():
             self._listen(chunk.data)
+            self.lines += chunk.data.count(b"\n") + chunk.data.count(b"\r")
             outcome = self.monitor.feed(chunk.data, at, chunk.source, chunk.offset)
             for verdict in outcome.verdicts:
                 if verdict.severity == "critical" and self.sick is None:
                     self.sick = verdict.text
             for piece in outcome.pieces:
-                if isinstance(piece, Batch):
-                    self._count(piece.steps)
-                else:
-                    shown = [one.record for one in piece if one.record.kind == "train" and not one.record.glued]
-                    self._count([one.step for one in shown])
+                self._count(one for one in piece if one.record.kind == "train" and not one.record.glued)
         self.saves.look(self.step)
         return self.step
 
-    def _count(self, steps: list[int] | list[int | None]) -> None:
-        self.records += len(steps)
-        for step in steps:
-            if step is not None and (self.step is None or step > self.step):
+    def _count(self, entries: Iterable[Entry]) -> None:
+        for record, _, segment in entries:
+            self.records += 1
+            if record.step is None:
+                continue
+            step = self._axis.place(record.step, record.epoch, segment)
+            if self.step is None or step > self.step:
                 self.step = step
 
     def _listen(self, data: bytes) -> None:

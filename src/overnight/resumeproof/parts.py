@@ -15,6 +15,7 @@ import msgspec
 from overnight.errors import OvernightError, UsageError
 from overnight.resumeproof import searching
 from overnight.resumeproof.breaks import Breaks
+from overnight.resumeproof.epochs import Bases
 from overnight.resumeproof.evidence import Part
 from overnight.resumeproof.trial import STOP_AT, Asked, LateError, PartError, Ran, Told, Trial
 from overnight.resumeproof.workcopy import Place, Workplace
@@ -72,13 +73,22 @@ class Parts:
 
     @contextmanager
     def part(
-        self, name: str, place: Place, *, goal: int, stop_at: int, words: Sequence[str] = (), **environ: str
+        self,
+        name: str,
+        place: Place,
+        *,
+        goal: int,
+        stop_at: int,
+        words: Sequence[str] = (),
+        bases: Bases | None = None,
+        **environ: str,
     ) -> Iterator[Trial]:
         """Start a part, and see to its end whatever happens; one that is broken off is told, too."""
         environ[STOP_AT] = str(stop_at)
         trial = Trial(
             name, self.workplace, place, self.question.asked,
             tell=self.tell, breaks=self.breaks, words=words, environ=environ, goal=goal,
+            bases=bases,
         )  # fmt: skip
         whole = False
         try:
@@ -132,6 +142,9 @@ class Parts:
         root = Path(place.workdir)
         left = tuple(searching.left(root, since=ran.began))
         library = any(one.maker == "overnight" for one in left) or ran.library
+        refused = self.workplace.refused(place, ran.lines) if number == 1 else None
+        if refused is not None:
+            self.notes.append(f"a write was refused, and the script went on: {refused}")
         if ran.sick is not None:
             self.notes.append(f"the unbroken run itself is ill: {ran.sick}")
         return Unbroken(ran=ran, place=place, left=left, library=library)

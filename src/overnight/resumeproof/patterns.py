@@ -6,80 +6,40 @@ cannot be told apart is said: the likelier cause, and the others in ``also``. No
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
-import msgspec
-
 from overnight.resumeproof import curves
-from overnight.resumeproof.comparing import Comparison, Difference, column, same, training_steps
+from overnight.resumeproof.clues import Evidence, Finding
+from overnight.resumeproof.comparing import Difference, column, same, training_steps
 from overnight.resumeproof.noise import granularity
 from overnight.resumeproof.vocabulary import (
     Holding,
-    holdings,
     is_average,
     is_of_data,
     is_rate,
+    is_scale,
     of_an_evaluation,
+    of_averaged_weights,
     shown,
 )
-from overnight.resumeproof.words import Cause, Resumed, Series
+from overnight.resumeproof.words import Cause
 
+ROUNDING: Final = 0.01  # of the batches' spread; other dropout makes ten times as much, other data a hundred times
 SMALL: Final = 0.5  # of the differences between batches: below it a drift begins, above it something else came at once
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause, what else it may be, what of the pattern says so, and the difference to be shown (None: the first)."""
-
-    cause: Cause
-    why: str
-    also: tuple[Cause, ...] = ()
-    difference: Difference | None = None
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a cause is told from. ``differences`` of the main metric come from ``comparison``, which has some."""
-
-    comparison: Comparison
-    unbroken: Series
-    resumed: Resumed
-    start: int
-    cadence: int
-    differs_in: frozenset[Holding]
-
-    @property
-    def held(self) -> frozenset[Holding]:
-        """What lies in the checkpoint as far as names tell, empty if none do."""
-        return holdings(self.resumed.checkpoint_keys)
-
-    def lacks(self, part: Holding) -> bool:
-        """Say whether the checkpoint is known not to hold a part."""
-        return bool(self.held) and part not in self.held
-
-    def first_of(self, fits: Callable[[str], bool]) -> Difference | None:
-        """Return the first difference of the metrics that fit."""
-        return next((one for one in self.comparison.differences if fits(one.metric)), None)
-
-    def main(self) -> Difference | None:
-        """Return the first difference of the metric that says how the training goes."""
-        return self.first_of(lambda name: name == self.comparison.main)
-
-    def curve(self) -> tuple[dict[int, float], dict[int, float]]:
-        """Return that metric of the unbroken and of the resumed run, numbers only."""
-        name = self.comparison.main or ""
-        after = {step: v for step, v in column(self.resumed.after.series, name).items() if step >= self.start}
-        return curves.finite(column(self.unbroken, name)), curves.finite(after)
-
-    def off(self, since: int) -> list[float]:
-        """Return resumed minus unbroken of that metric, from a step on."""
-        unbroken, resumed = self.curve()
-        return [resumed[step] - unbroken[step] for step in sorted(resumed) if step >= since and step in unbroken]
-
-    def spread(self) -> float:
-        """Return how far that metric's values lie apart from batch to batch."""
-        return curves.batch_spread(self.curve()[0], self.start)
+def averaged(seen: Evidence) -> Finding | None:
+    """What is printed is an average that begins anew; what it is made of agrees at first."""
+    found, main = seen.averages(), seen.main()
+    if found is None or found.differs is None or main is None:
+        return None
+    why = f"{main.metric} is an average over all steps, which begins anew; that of each step, as it follows from it, "
+    why += f"agrees up to step {found.differs - 1} and is {found.unbroken:.4g} unbroken and {found.resumed:.4g} "
+    return Finding(cause="optimizer", also=("scheduler",), why=f"{why}resumed at step {found.differs}")
 
 
 def shifted(seen: Evidence) -> Finding | None:
@@ -215,6 +175,19 @@ def drowned(seen: Evidence) -> Finding | None:
     return Finding(cause=lost[0], also=tuple(lost[1:]), why=f"{why}; the checkpoint holds no {_PARTS[lost[0]]}")
 
 
+def rounded(seen: Evidence) -> Finding | None:
+    """The loss differs from the first resumed step on, by next to nothing: no other draw is as near."""
+    main, spread = seen.main(), seen.spread()
+    if main is None or main.step > seen.start or seen.cadence > 1 or not seen.comparison.exact:
+        return None
+    off = seen.off(seen.start)
+    if not off or abs(off[0]) > ROUNDING * spread or seen.lacks("model"):
+        return None
+    why = "it differs at the first resumed step by no more than rounding does: the weights are saved or loaded with "
+    why += "fewer bits (half precision), or the second start computes otherwise (threads, kernels)"
+    return Finding(cause="weights", why=why, also=("rng",))
+
+
 def at_once(seen: Evidence) -> Finding | None:
     """The loss differs from the first resumed step on: other data, or other random numbers on the same data."""
     main = seen.main()
@@ -252,9 +225,12 @@ def _first_step(seen: Evidence) -> Finding:
         if lost in seen.differs_in and other not in seen.differs_in:
             weight += 3.0 * sign
             reasons.append(f"{_NAMED[lost]} differs in the checkpoints that were compared")
+        if other in seen.equal_in and not (other == "rng" and "data" in seen.equal_in):
+            weight += 3.0 * sign
+            reasons.append(f"{_NAMED[other]} is equal in the checkpoints that were compared")
     cause: Cause = "data_order" if weight > 0.0 else "rng"
     counter: Cause = "rng" if weight > 0.0 else "data_order"
-    sure = abs(weight) >= 7.0  # sizes alone never make it sure
+    sure = abs(weight) >= 10.0  # sizes never make it sure, nor does one thing that the checkpoint lacks
     high: tuple[Cause, ...] = ("weights",) if off and off[0] > 3.0 * spread > 0.0 else ()
     why = "it differs at the first resumed step, before any weight was changed"
     return Finding(
@@ -307,7 +283,7 @@ def later(seen: Evidence) -> Finding | None:
     other: tuple[Cause, ...] = () if printed else ("optimizer",) if cause == "scheduler" else ("scheduler",)
     if printed:
         why += ", while the learning rate agrees"
-    return Finding(cause=cause, also=() if lost == [cause] and steps else other, why=why)
+    return Finding(cause=cause, also=() if lost == ["optimizer"] and steps else other, why=why)
 
 
 def _first_line(seen: Evidence, lost: list[Cause], why: str, *, size: float) -> Finding:
@@ -319,19 +295,25 @@ def _first_line(seen: Evidence, lost: list[Cause], why: str, *, size: float) -> 
         also.append("weights")
     by_part: tuple[tuple[Cause, Holding], ...] = (("rng", "rng"), ("data_order", "data"))
     absent = [cause for cause, part in by_part if seen.lacks(part)]
-    if lost:
-        cause = lost[0]
+    if "optimizer" in lost:
+        cause: Cause = "optimizer"
     elif len(absent) == 1:
         cause, why = absent[0], f"{why}; the checkpoint does not hold {_NAMED['rng' if absent[0] == 'rng' else 'data']}"
     elif size > SMALL:
         cause, why = near.cause, f"{why}; {near.why.partition('; ')[2]}"
     else:
-        cause = "optimizer"
+        cause = lost[0] if lost else "optimizer"  # many a training has no schedule, and so saves none
     return Finding(cause=cause, also=tuple(one for one in dict.fromkeys(also) if one != cause), why=why)
 
 
 _UPDATES: Final[tuple[tuple[Cause, Holding], ...]] = (("optimizer", "optimizer"), ("scheduler", "scheduler"))
 _PARTS: Final[dict[Cause, str]] = {"optimizer": "optimizer state", "scheduler": "scheduler", "weights": "weights"}
+
+
+def _averages_anew(seen: Evidence, metric: str) -> bool:
+    """Say whether a metric begins as an average of the loss does that has seen nothing before: with its first value."""
+    begin, value = min(column(seen.resumed.after.series, metric).items(), default=(seen.start, math.inf))
+    return abs(value - seen.curve()[1].get(begin, -math.inf)) <= 0.02 * seen.spread()
 
 
 def others(seen: Evidence) -> Finding | None:
@@ -343,6 +325,12 @@ def others(seen: Evidence) -> Finding | None:
     if of_an_evaluation(first.metric) and main is not None and not of_an_evaluation(main):
         why = f"{main} agrees at every step, and evaluations differ: they use averaged weights, or buffers such as "
         return Finding(cause="ema_or_buffers", why=why + "the running means of a BatchNorm", difference=first)
+    if main is not None and is_scale(first.metric):
+        why = f"{main} agrees at every step, and the scale of the gradients does not: that is the GradScaler's state"
+        return Finding(cause="optimizer", why=why, difference=first)
+    if main is not None and of_averaged_weights(first.metric) and not _averages_anew(seen, first.metric):
+        why = f"{main} agrees at every step, and {first.metric} is that of other weights"
+        return Finding(cause="ema_or_buffers", why=why, difference=first)
     lines = [one for one in seen.comparison.differences if one.metric == first.metric]
     apart = {round(one.resumed - one.unbroken, 9) for one in lines}
     kind = "is not what it was"
@@ -355,12 +343,14 @@ def others(seen: Evidence) -> Finding | None:
 
 
 DETECTORS: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
+    averaged,
     shifted,
     fresh_weights,
     beside,
     rates,
     data,
     drowned,
+    rounded,
     at_once,
     later,
     others,

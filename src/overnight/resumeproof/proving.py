@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from overnight.errors import UsageError
+from overnight.folder import RunFolder
 from overnight.resumeproof.breaks import Breaks
 from overnight.resumeproof.evidence import Variant
 from overnight.resumeproof.parts import Parts, Question, Unbroken
+from overnight.resumeproof.printed import begins_again
 from overnight.resumeproof.trial import PartError, Told
 from overnight.resumeproof.variants import Variants
 from overnight.resumeproof.workcopy import Workplace
@@ -47,6 +50,13 @@ class Proving:
         """Fit the steps to what the first unbroken run did; UsageError if that cannot be, or was asked otherwise."""
         parts, course, asked = self.parts, first.ran.course, self.question
         begin, last = course.first_step or 0, course.last_step or 0
+        again = begins_again(RunFolder(Path(asked.asked.home) / "runs" / first.ran.name))
+        if again is not None:
+            raise UsageError(
+                f"the steps begin anew after step {again}, and no line says which epoch it is, so nobody knows where a "
+                f"resumed run goes on: print the step of the whole run, or the epoch, or give --stop-at and --until "
+                f"below {again}"
+            )
         if begin > parts.stop_at:
             raise UsageError(
                 f"the unbroken run begins at step {begin}, behind the stop step {parts.stop_at}: it goes on from what "

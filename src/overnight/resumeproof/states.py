@@ -24,6 +24,7 @@ MOST_NAMES = 200_000
 """Values that are kept apart by name; of those beyond, each part keeps one digest of all."""
 MOST_KEYS = 500
 SHOWN = 8  # names of a part that are told
+MANY = 16  # numbers that say more than counts do: an order, the state of a generator
 BEYOND = "(all others)"
 _LEVELS = 2
 
@@ -81,6 +82,9 @@ def compare(reference: Path, other: Path, second: Path | None) -> StateCompariso
         equal=not differences,
         differences=differences,
         compared=len(compared),
+        equal_parts=tuple(
+            part for part, names in sorted(parts.items()) if part not in apart and _tells(part, names, known.rich)
+        ),
         left_out=_left_out(_by_part(noise, known, found)),
     )
 
@@ -91,6 +95,7 @@ class _Values:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.aside: set[str] = set()
+        self.rich: set[str] = set()
         self.parts: dict[str, str] = {}
         self._seen: dict[str, str] = {}
 
@@ -104,6 +109,8 @@ class _Values:
             digest = xxhash.xxh3_128_digest(self.values[name] + digest)
         self.values[name] = digest
         self.parts[name] = part
+        if leaf.plain is None:  # a tensor, or many numbers in a row
+            self.rich.add(name)
         if _no_result(leaf):
             self.aside.add(name)
 
@@ -146,6 +153,14 @@ def _no_result(leaf: Leaf) -> bool:
     if _NO_RESULT.fullmatch(levels[-1]) or any(_NOT_BELOW.fullmatch(one) for one in levels[:-1]):
         return True
     return isinstance(leaf.plain, str) and leaf.plain.startswith("/")
+
+
+def _tells(part: str, names: Collection[str], rich: Collection[str]) -> bool:
+    """Say whether a part is more than counts; of data an order tells only together with the place in it."""
+    much = sum(name in rich for name in names)
+    if part == _PARTS["data"]:
+        return len(names) >= MANY or 0 < much < len(names)
+    return len(names) >= MANY or much > 0
 
 
 def _unlike(one: Mapping[str, bytes], two: Mapping[str, bytes]) -> set[str]:

@@ -24,13 +24,16 @@ from overnight.patience import Patience
 from overnight.places import find_executable
 from overnight.resumeproof import endings
 from overnight.resumeproof.breaks import Breaks
+from overnight.resumeproof.epochs import Bases
 from overnight.resumeproof.following import Follower
-from overnight.resumeproof.printed import last_lines, saves_of, series_of
+from overnight.resumeproof.printed import bases_of, last_lines, saves_of, series_of
 from overnight.resumeproof.words import Course
 from overnight.resumeproof.workcopy import Place, Workplace
 from overnight.spec import HOUR_S, RunSpec, StopSignal
 
 POLL_S, SETTLE_S = 0.003, 0.03
+UNREAD_S, UNREAD_LINES = 30.0, 200
+"""After so much time and so many lines without a step it is said that none is read."""
 LOOK_S = 0.1
 ENDED_WITHIN_S = 60.0
 VERIFIED_WITHIN_S, LEFT_WITHIN_S = 90.0, 10.0
@@ -70,19 +73,24 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown while a part goes on: its name, how far it is and how far it has to go; ``over``: its last word."""
+    """What is shown while a part goes on: its name, how far it is and how far it has to go; ``over``: its last word.
+
+    ``hint``: a sentence about what does not go as it should.
+    """
 
     name: str
     step: int | None = None
     goal: int | None = None
     over: str | None = None
+    hint: str | None = None
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """A part that has ended. ``began`` and ``asked_at`` (of the stop or kill) in seconds since the epoch.
 
     ``asked_step`` is the step that was seen when it was asked to end; ``by_itself``: nobody had asked. ``saves``: the
-    paths that the run's journal names, oldest first; ``save_steps`` the steps at which saves were seen to end.
+    paths that the run's journal names, oldest first; ``save_steps`` the steps at which saves were seen to end; ``sent``
+    is the first signal of its stop; ``bases`` are those of its epochs, where it counts anew in each.
     """
 
     name: str
@@ -100,6 +108,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     sick: str | None
     saves: tuple[str, ...]
     save_steps: tuple[int, ...]
+    sent: str | None
+    bases: Bases
     lines: tuple[str, ...]
 
     @property
@@ -111,7 +121,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 class Trial:
     """One part. ``words`` are appended to the command, ``environ`` are variables of this part alone.
 
-    ``tell`` is given what to show, and ``goal`` is the step shown as the one to come to. Begin with ``start``; at the
+    ``tell`` is given what to show, and ``goal`` is the step shown as the one to come to; ``bases`` are those of the
+    epochs of an unbroken run, for one that goes on. Begin with ``start``; at the
     end ``close``, whatever has happened.
     """
 
@@ -127,13 +138,15 @@ class Trial:
         words: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         goal: int | None = None,
+        bases: Bases | None = None,
     ) -> None:
+        self.bases = bases
         self.name, self.asked, self.tell, self.breaks, self.goal = name, asked, tell, breaks, goal
         self.folder = RunFolder(Path(asked.home) / "runs" / name)
         command = workplace.command(place, [*place.argv, *words], log=log_of(asked, name))
         self.place, self.stop_at = place, (environ or {}).get(STOP_AT)
         self.spec = spec_of(name, place, asked, command, environ or {})
-        self.follower = Follower(self.spec, saves_in=Path(self.spec.checkpoints or place.workdir))
+        self.follower = Follower(self.spec, saves_in=Path(self.spec.checkpoints or place.workdir), bases=bases)
         self.files = self.folder.attempt(1)
         self.began = time.time()
         self.asked_at: float | None = None
@@ -141,6 +154,7 @@ class Trial:
         self.how = "ended by itself"
         self._deadline = time.monotonic() + asked.timeout_s
         self._told_at = 0.0
+        self._hint_at: float | None = time.monotonic() + UNREAD_S
         self._placed = self._over = self._late = False
 
     def start(self) -> None:
@@ -218,7 +232,19 @@ class Trial:
         now = time.monotonic()
         if now - self._told_at >= LOOK_S:
             self._told_at = now
-            self.tell(Told(name=self.name, step=step, goal=self.goal))
+            self.tell(Told(name=self.name, step=step, goal=self.goal, hint=self._hint(now, step)))
+
+    def _hint(self, now: float, step: int | None) -> str | None:
+        """Say once that nothing is read of what is printed: else one would wait for --timeout to hear it."""
+        if self._hint_at is None or now < self._hint_at or (step is None and self.follower.lines < UNREAD_LINES):
+            return None
+        self._hint_at = None
+        if step is not None:
+            return None
+        return (
+            f"no step was read in {self.follower.lines:,} lines so far; `overnight read {self.spec.log}` tells why, "
+            f"Ctrl-C breaks off"
+        )
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -267,7 +293,7 @@ class Trial:
         """Return what the part was, once it has ended. PartError if nobody has written all of that down."""
         by_itself = self.asked_at is None
         how = endings.ending_of(self.folder, asked=not by_itself) or KILLED
-        series = series_of(self.folder)
+        series = series_of(self.folder, self.bases)
         steps = list(series)
         last = max(steps, default=None)
         if by_itself and (self.follower.step or 0) > (last or 0) and endings.told(self.folder) is None:
@@ -298,6 +324,8 @@ class Trial:
             sick=self.follower.sick,
             saves=saves_of(self.folder),
             save_steps=tuple(self.follower.saves.steps),
+            sent=None if by_itself else endings.sent(self.folder),
+            bases=bases_of(self.folder),
             lines=tuple(last_lines(Path(self.spec.log))),
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from overnight.errors import OvernightError
+from overnight.errors import OvernightError, UsageError
 from overnight.resumeproof import searching
 from overnight.resumeproof.diagnosis import judge
 from overnight.resumeproof.evidence import From, Variant
@@ -55,6 +55,7 @@ class Variants:
     def __init__(self, parts: Parts, first: Unbroken, second: Unbroken) -> None:
         self.parts, self.first, self.second = parts, first, second
         self.library = first.library
+        self.on_signal = False  # whether the run that was stopped has saved because of it
 
     def of(self, how: How) -> Variant:
         """Try one way. PartError if a run did not come to its stop step by itself."""
@@ -67,6 +68,7 @@ class Variants:
             left = searching.left(Path(found.place.workdir), since=after.began)
             compared += self._compared([one for one in left if _within(one, found, self.parts.until)], found.place)
         saved = self._saved_on_signal(found) if how == "graceful" else None
+        self.on_signal = saved is True or self.on_signal
         resumed = Resumed(
             how=how,
             before=found.ran.course,
@@ -77,6 +79,7 @@ class Variants:
             checkpoint_step=None if found.chosen is None else found.chosen.step,
             checkpoint_keys=self._keys(found.chosen),
             saved_on_signal=saved,
+            sent=found.ran.sent,
             load_error=load_error,
         )
         question, first, second = self.parts.question, self.first.ran.course, self.second.ran.course
@@ -144,6 +147,11 @@ class Variants:
         if ran.by_itself and (ran.course.last_step or 0) < min(aim, self.parts.stop_at) and not exact:
             raise PartError(f"{name} ended by itself at step {ran.course.last_step}, before the stop step {aim}")
         chosen = searching.choose(Path(place.workdir), since=ran.began, seen=ran.saves)
+        refused = self.parts.workplace.refused(place, ran.lines) if chosen is None else None
+        if refused is not None:  # the script went on without its save, and so nothing is known of it
+            self.parts.note_part(ran)
+            self.parts.lines = ran.lines
+            raise UsageError(refused)
         return Stopped(ran=ran, place=place, chosen=chosen, exact=exact)
 
     def _await_first_save(self, trial: Trial, aim: int) -> None:
@@ -161,12 +169,22 @@ class Variants:
             return chosen.step == found.last
         if ran.asked_at is None or chosen.at < ran.asked_at:
             return False
-        step = found.last if chosen.step is None else chosen.step
-        regular = any(abs(one - step) <= NEAR for one in self.first.ran.save_steps)
-        regular = regular or any(one.step == step for one in (*self.first.left, *self.second.left))
-        if not regular:
+        if not self._regular(found.last if chosen.step is None else chosen.step, exact=chosen.step is not None):
             return True
         return False if ran.signal in DEADLY else None
+
+    def _regular(self, step: int, *, exact: bool) -> bool:
+        """Say whether the unbroken runs saved at a step, too, or may have: all that is known of many is about when.
+
+        Those that are kept say of which step they are: where all are, one between two of these is not regular.
+        """
+        for run in (self.first, self.second):
+            kept = [one.step for one in run.left if one.step is not None]
+            if step in kept:
+                return True
+            if exact and len(kept) >= len(run.ran.save_steps) and kept and min(kept) < step < max(kept):
+                return False
+        return any(abs(one - step) <= NEAR for one in self.first.ran.save_steps)
 
     # -- the second start --------------------------------------------------------------------------------------------
 
@@ -179,7 +197,9 @@ class Variants:
         name = f"{NAMES[how]}-resumed"
         late: str | None = None
         last = self.parts.until
-        with self.parts.part(name, place, goal=last, stop_at=last, words=words, **environ) as trial:
+        with self.parts.part(
+            name, place, goal=last, stop_at=last, words=words, bases=self.first.ran.bases, **environ
+        ) as trial:
             try:
                 self.parts.to_the_end(trial)
             except LateError as error:
@@ -195,8 +215,11 @@ class Variants:
         if ran.crashed or late is not None:
             self.parts.lines = ran.lines
         said = next((line.strip() for line in reversed(ran.lines) if line.strip()), None)
-        why = late or ran.cause_text or "it ended without a step"
-        return ran, why if said is None or said in why else f"{why}: {said}"
+        hangs = None if late is None else f"{late}: it hangs, or takes longer to begin"
+        nothing = "it exited 0, as if nothing were left to do" if ran.exit_code == 0 else None
+        why = hangs or nothing or ran.cause_text or "it ended without a step"
+        known = said is None or (said.partition(": ")[2] or said) in why
+        return ran, why if known else f"{why}: {said}"
 
     # -- states ------------------------------------------------------------------------------------------------------
 
@@ -262,6 +285,8 @@ class Variants:
             return "it saved nothing on the signal and had saved nothing before, so this is left to the run killed"
         if known:
             return f"the unbroken run saved first at step {known[0]}: give --stop-at {known[0] + 1} or later"
+        if self.on_signal:
+            return "it saves only when it is asked to stop: a kill, a crash or a power cut loses everything"
         return (
             f"no save was seen up to step {self.parts.until}: give a --stop-at behind the first save, or --checkpoints"
         )

@@ -6,6 +6,7 @@ Only names are looked at, never values. No clock, no file, no process.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -35,6 +36,9 @@ _HOLDINGS: Final[dict[Holding, tuple[str, ...]]] = {
     "model": ("model", "weight", "param", "params", "state_dict", "module", "net", "policy", "encoder", "decoder"),
 }
 _EXACTLY: Final[dict[str, Holding]] = {"opt": "optimizer", "lr": "scheduler", "loops": "data", "order": "data"}
+_PLACES: Final = frozenset("pos idx index ptr offset".split())
+"""Last names of what counts samples; further up they may be layers."""
+_EXACTLY.update(dict.fromkeys(("np_state", "numpy_state", "py_state", "python_state", "torch_state"), "rng"))
 
 
 def words(name: str) -> list[str]:
@@ -62,6 +66,17 @@ def is_average(name: str) -> bool:
     return bool(_AVERAGE & {*words(name)})
 
 
+def is_scale(name: str) -> bool:
+    """Say whether a metric is the factor of a GradScaler."""
+    parts = {*words(name)}
+    return "scaler" in parts or ("scale" in parts and parts <= {"loss", "grad", "scale", "amp", "fp", "16", "cur"})
+
+
+def of_averaged_weights(name: str) -> bool:
+    """Say whether a metric may be that of a model whose weights are averages."""
+    return bool({"ema", "swa"} & {*words(name)})
+
+
 def is_rate(name: str) -> bool:
     """Say whether a metric is a learning rate."""
     parts = words(name)
@@ -76,7 +91,8 @@ def is_of_data(name: str) -> bool:
 
 def main_metric(names: Iterable[str]) -> str | None:
     """Return the metric that says how the training goes: the loss, else what comes nearest to one; None: none does."""
-    trained = sorted(name for name in names if not (of_an_evaluation(name) or is_rate(name) or is_of_data(name)))
+    no_measure = (of_an_evaluation, is_rate, is_of_data, is_scale)
+    trained = sorted(name for name in names if not any(is_one(name) for is_one in no_measure))
     order = (
         lambda name: name == "loss",
         lambda name: "loss" in words(name) and not is_average(name),
@@ -92,11 +108,14 @@ def main_metric(names: Iterable[str]) -> str | None:
 
 def held_by(name: str) -> Holding | None:
     """Return what a name in a checkpoint, or of a part of one, stands for; its first level counts before the second."""
-    for level in name.lower().split("."):
+    levels = name.lower().split(".")
+    for number, level in enumerate(levels, 1):
         parts = words(level)
         text = "_".join(parts)
         if exact := _EXACTLY.get(text):
             return exact
+        if text in _PLACES and number == len(levels):
+            return "data"
         found: Holding
         for found, marks in _HOLDINGS.items():
             if any(mark in parts or (len(mark) > 4 and mark in text) for mark in marks):
@@ -107,6 +126,11 @@ def held_by(name: str) -> Holding | None:
 def holdings(names: Iterable[str]) -> frozenset[Holding]:
     """Return what lies in a checkpoint, as far as names tell."""
     return frozenset(found for name in names if (found := held_by(name)))
+
+
+def decimals(value: float) -> int:
+    """Return how many digits after the point a value was printed with, as far as it shows; 0 of what is no number."""
+    return len(f"{value:.12f}".rstrip("0").partition(".")[2]) if math.isfinite(value) else 0
 
 
 def shown(value: float | None) -> str:

@@ -60,6 +60,8 @@ def failure(cause: Cause, also: Sequence[Cause], *, lead: str, why: str) -> str:
     reason = f" ({why})" if why else ""
     if cause == "unknown":
         return f"{lead}{reason}. Its cause is not told by the pattern: {LOOK[cause]}."
+    if cause == "nothing_saved":
+        return f"{lead}{reason}: {LOOK[cause]}."
     other = f" It may also be that {' or that '.join(WHAT[one] for one in also)}." if also else ""
     return f"{lead}{reason}. Probably {advice(cause)}.{other}".replace("?.", "?")
 

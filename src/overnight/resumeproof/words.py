@@ -50,7 +50,8 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     library stopped exactly there, no signal had to catch it. ``checkpoint`` is the newest good one when it was started
     again (None: there was none) and ``checkpoint_step`` its step (None: unknown); ``checkpoint_keys`` are the names of
     what lies in it, dotted, the first two levels. ``saved_on_signal``: of a graceful stop, whether a checkpoint newer
-    than the signal was there; None: unknown, or killed. ``load_error``: it ended before its first step, and why.
+    than the signal was there; None: unknown, or killed. ``sent`` is the first signal of that stop (None: unknown).
+    ``load_error``: it ended before its first step, and why.
     """
 
     how: How
@@ -62,6 +63,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_step: int | None
     checkpoint_keys: tuple[str, ...]
     saved_on_signal: bool | None
+    sent: str | None = None
     load_error: str | None
 
 
@@ -78,6 +80,7 @@ class StateComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two checkpoints of one step, of the unbroken and of the resumed run, compared bit for bit.
 
     ``compared`` counts tensors and values; ``left_out`` names what differs between the unbroken runs too, and times.
+    ``equal_parts`` are the parts in which nothing differs and which hold more than counts.
     """
 
     step: int
@@ -85,6 +88,7 @@ class StateComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[PartDifference, ...]
     compared: int
     left_out: tuple[str, ...]
+    equal_parts: tuple[str, ...] = ()
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
