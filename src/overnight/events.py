@@ -157,6 +157,8 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 def jsonable(value: Any) -> Any:
     """Return ``value`` as plain JSON types, non-finite floats as "nan", "inf" or "-inf"."""
+    if value is None or isinstance(value, (str, int)):  # most are
+        return value
     if isinstance(value, float):
         if math.isnan(value):
             return "nan"

@@ -6,12 +6,14 @@ Pure: bytes of lines come in, and what was heard stays until the training moves 
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Any, Final
 
 from overnight.announce import announced
 
 _MOST: Final = 300
 _SHOWN: Final = 80
+_PLACES: Final = 8
 _SIZES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9}
 
 # As in: number of parameters: 123.65M; 875M params; params 875M; Total params = 8,030,261,248.
@@ -28,23 +30,41 @@ _PARTIAL = re.compile(r"trainable|active|non-?embed|decay|frozen|learnable|tenso
 _ALL = re.compile(r"\ball param(?:eter)?s?\s*[:=].*", re.IGNORECASE)  # of PEFT, behind those that are trained
 
 
+# As in: Saving model checkpoint to /data/run7/checkpoint-500; checkpoint saved at "../out/step 300.pt" (3.2 s).
+_WROTE = re.compile(
+    r"\b(?:sav(?:e|es|ed|ing)|writ(?:e|es|ing|ten)|wrote|dump(?:s|ed|ing)|stor(?:ed|ing))\b", re.IGNORECASE
+)
+_WHAT = re.compile(r"checkpoint|ckpt|snapshot|weights|\bmodel|\bstate|\biter|\bstep|\bepoch", re.IGNORECASE)
+_LEADS_OUT = r"(?:\.\.)?/(?!/)"
+_PATH = re.compile(
+    rf"""(?:^|[\s=:(\[])(?:"({_LEADS_OUT}[^"]+)"|'({_LEADS_OUT}[^']+)'|({_LEADS_OUT}[^\s'"`,;()\[\]<>|]+))"""
+)
+_NO_SAVE = re.compile(r"\.(?:json[l5]?|ya?ml|txt|log|csv|tsv|png|jpe?g|svg|pdf|html|toml|py|parquet|arrow|wav|mp4)$")
+
+
 class Hearing:
     """What was heard in one run.
+
+    ``places``: the paths outside the working folder that lines speak of as saved to, until somebody takes them.
 
     ``phase``: the silence that was announced since the training moved last; ``heard`` counts announcements (from this
     object's beginning). ``stated``: (parameters, the words) where the log itself speaks of the model's size.
     """
 
-    __slots__ = ("heard", "phase", "stated")
+    __slots__ = ("heard", "phase", "places", "stated")
 
     def __init__(self) -> None:
         self.heard = 0
         self.phase: str | None = None
         self.stated: tuple[float, str] | None = None
+        self.places: deque[str] = deque(maxlen=_PLACES)
 
     def take(self, text: str) -> bool:
         """Take in a line that is no record; say whether it announced something, or its end."""
         said = announced(text.encode("utf-8", "replace"))
+        place = saved_to(text) if said in ("saving", "") else None
+        if place is not None and place not in self.places:
+            self.places.append(place)
         if said is not None:
             self.phase = said or None
             self.heard += 1
@@ -61,6 +81,22 @@ class Hearing:
         """Go on where ``snapshot`` was taken; what was counted goes on."""
         phase, stated = state
         self.phase, self.stated = phase, None if stated is None else (float(stated[0]), str(stated[1]))
+
+
+def saved_to(text: str) -> str | None:
+    """Return the path that a line speaks of as one that a checkpoint is saved to; None for any other line.
+
+    Only those that lead out of the working folder, for that is watched anyway: absolute ones, and those that begin so.
+    """
+    line = text[:_MOST]
+    wrote = _WROTE.search(line)
+    if wrote is None or "/" not in line:
+        return None
+    found = _PATH.search(line, wrote.end()) or (_PATH.search(line) if _WHAT.search(line[: wrote.start()]) else None)
+    if found is None:
+        return None
+    path = next(one for one in found.groups() if one is not None).rstrip(".:/")
+    return path if path and _WHAT.search(line) is not None and _NO_SAVE.search(path) is None else None
 
 
 def stated_params(text: str) -> tuple[float, str] | None:

@@ -10,6 +10,7 @@ One turn of the loop:
  6. take the next step of a stop, of clearing away what a dead command left behind, of a back-off
  7. commit records, verdicts and the place in the log in one transaction; publish the status
 
+Lines in which nothing is found, and that nobody waits for, are read and judged; the rest follows some seconds later.
 What a kill between two of these steps would lose is found again in the files: the attempt's start, started, stop and
 exit files say where the run stands, the database says how far the log was read.
 """
@@ -103,8 +104,8 @@ class Supervisor:
         self.progress = Progress(self.monitor, log=spec.log)
         if attempt is not None and attempt.number != self.progress.attempt:
             self.progress.begin_attempt(attempt.number, ago_s=attempt.active_s())
-        own = spec.checkpoints is not None
-        self.watching = Watching(self.intake, self.saves, self.progress, self.monitor, self.wake, alone=own)
+        watched = (self.intake, self.saves, self.progress, self.monitor, self.wake)
+        self.watching = Watching(*watched, cwd=spec.cwd, alone=spec.checkpoints is not None)
         self._furnish()
 
     def _furnish(self) -> None:
@@ -133,20 +134,15 @@ class Supervisor:
             inbox=self.inbox, facts=facts, attempts=attempts, monitor=monitor, happen=self._happen, change=self._change
         )
         self.parting = Parting(
-            self.folder,
-            facts,
-            intake=self.intake,
-            hooks=self.hooks,
-            publisher=self.publisher,
-            gauges=self.gauges,
-            wake=self.wake,
-            obey=self._obey,
-            comeback=self.comeback,
-        )
+            self.folder, facts, intake=self.intake, hooks=self.hooks, publisher=self.publisher, gauges=self.gauges,
+            wake=self.wake, obey=self._obey, comeback=self.comeback,
+        )  # fmt: skip
         self.alarm = Alarm(
             gauges=self.gauges, intake=self.intake, monitor=monitor, attempts=attempts, saves=self.saves.saves,
-            others=(self.storing.next_turn_s, self.publisher.next_turn_s, self.hooks.next_look_s,
-                    self.comeback.next_look_s, self.instruments.next_look_s),
+            others=(self.hooks.next_look_s, self.comeback.next_look_s, self.inbox.next_look_s),
+            soon=(self.storing.next_turn_s, self.publisher.next_turn_s),
+            late=((self.instruments.next_look_s, self.instruments.patience_s),),
+            calm=(attempts.calm, self.saves.calm, self.comeback.calm, self.storing.calm, self.publisher.calm),
         )  # fmt: skip
         if self.hooks.summary() is not None:
             self.wake.watch_folder(self.folder.hooks)
@@ -187,6 +183,7 @@ class Supervisor:
         if self.monitor.state.state == "running" and attempt is not None and not self.standing.lost:
             self.attempts.tell_started(attempt)
             self.comeback.began(attempt)
+            self.comeback.missed()
         if self.monitor.state.state == "backoff":
             self.attempts.close(self.monitor)  # by a supervisor that was killed before it could
         if self.standing.order is not None:
@@ -215,9 +212,9 @@ class Supervisor:
         self.moment = None
         if placed := self._placed():
             self._read()
-        if placed and self.intake.halfway and woke.by_log and boot_clock() < self.alarm.due_at:
-            return  # half a line: unbuffered programs write its end apart, a moment later
-        self.alarm.due_at = 0.0
+        if placed and self.alarm.can_wait(woke):
+            return
+        woke = self.alarm.begin(woke)
         self.attempts.look(woke, self.intake.grew_at)
         self._obey(woke)
         self._ask_time()
@@ -322,6 +319,7 @@ class Supervisor:
         )
         self._happen(ended)
         self.attempts.close(self.monitor, finding)
+        self._obey(NOBODY)  # a stop that has come since the command ended
         if self.monitor.state.state == "backoff":
             self.hooks.tell("restart", boot_clock(), **self.attempts.why_again())
 
@@ -353,7 +351,7 @@ class Supervisor:
             point = self.comeback.point(action.attempt, used_s=self.gauges.spending.active_s(attempts.current))
             attempts.begin(action.attempt, self.intake.begin_attempt(action.attempt), point)
         elif isinstance(action, states.Stop):
-            attempts.stop(action.order)
+            attempts.stop(action.order, saving=self.watching.saves.saving())
         elif isinstance(action, states.Climb) and attempts.stopping is not None:
             attempts.stopping.urge(at_once=action.now)
         elif isinstance(action, states.Reorder) and attempts.stopping is not None:
@@ -370,11 +368,12 @@ class Supervisor:
     # -- 7. storing --------------------------------------------------------------------------------------------------
 
     def _store(self) -> None:
-        moved, told = self.storing.turn(boot_clock()), self.hooks.turn(boot_clock())
+        now, gap_s = boot_clock(), self.alarm.rhythm.gap_s
+        moved, told = self.storing.turn(now, gap_s=gap_s), self.hooks.turn(now)
         self.publisher.urgent = self.publisher.urgent or told or self.watching.saved
         self.watching.saved = False
         if not self.monitor.state.ended:  # what is published then says already which hooks are waited for
-            self.publisher.turn(self.gauges, moved=moved)
+            self.publisher.turn(self.gauges, moved=moved, gap_s=gap_s)
 
 
 def main(argv: list[str] | None = None) -> int:

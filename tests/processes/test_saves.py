@@ -415,6 +415,14 @@ def test_what_is_saved_and_told_at_last_has_the_step_of_the_end(root: Path, watc
         ({"step_1.pt": 400, "step_2.pt": 800}, [1, 2]),
         ({"model_1.pt": 1, "model_2.pt": 2, "model_3.pt": 3}, [1, 2, 3]),
         ({"a_step_50_loss_0.31.pt": 52, "weights.h5": 150, "epoch=3-step=200.ckpt": 201}, [50, 150, 200]),
+        # beside a count stand losses, dates, and the number of a kind
+        ({"e00_s00150_loss2.400.pt": 150, "e01_s00300_loss2.300.pt": 300}, [150, 300]),
+        ({"net_150_loss1.250.pt": 151, "net_300_loss1.125.pt": 302}, [150, 300]),
+        ({"model_20260101_125033.pt": 150, "model_20260101_131502.pt": 300}, [150, 300]),
+        ({"2026-01-01T12-50-33_ckpt.pt": 150, "ckpt-1767271833.pt": 300}, [150, 300]),
+        ({"resnet50_best.pth": 300, "resnet50_last.pth": 450}, [300, 450]),
+        ({"checkpoint_1_150.pt": 151, "checkpoint_2_300.pt": 301}, [150, 300]),
+        ({"rl_model_150_steps.zip": 155, "snapshot_iter_300": 301}, [150, 300]),
     ],
 )
 def test_a_number_in_a_name_is_the_step_only_if_it_fits(
@@ -428,6 +436,117 @@ def test_a_number_in_a_name_is_the_step_only_if_it_fits(
         watched.look(step, after_s=0.1)
         watched.look(step, after_s=2)
     assert [one["step"] for one in watched.told if one.get("path")] == steps
+
+
+def test_two_saves_within_a_second_have_each_the_step_of_its_own_beginning(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(148)
+    for name, step in (("net_a150.pt", 150), ("net_a160.pt", 160), ("net_a170.pt", 170)):
+        save(root / name)
+        watched.look(step, after_s=0.3)
+    watched.look(175, after_s=5)
+    assert [one["step"] for one in watched.told if one.get("path")] == [150, 160, 170]
+
+
+@pytest.mark.parametrize("beside", ["last.ckpt", "best.pt", "ema_{}.pt"])
+def test_of_what_is_saved_together_the_one_of_the_series_is_told(root: Path, watch: Watch, beside: str) -> None:
+    """A restart takes that one too, so that status and restart name the same."""
+    root.mkdir()
+    watched = watch(root)
+    watched.look(19)
+    for step in (20, 40):
+        for name in (f"net_{step}.pt", beside.format(step)):
+            save(root / name)
+            watched.look(step, after_s=0.1)
+        watched.look(step + 1, after_s=2)
+    save(root / beside.format(60))
+    watched.look(60, after_s=0.1)
+    watched.look(62, after_s=2)
+    assert watched.paths == ["net_20.pt", "net_40.pt", beside.format(60)]
+    assert [one["step"] for one in watched.told if one.get("path")][:2] == [20, 40]
+
+
+# -- elsewhere -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_made_deep_below_is_watched(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(1)
+    deep = root / "outputs/2026-01-02/12-50-33/lightning_logs/version_0/checkpoints"
+    deep.mkdir(parents=True)
+    watched.look(10, after_s=0.1)
+    save(deep / "epoch=0-step=20.ckpt")
+    watched.look(20, after_s=0.1)
+    watched.look(22, after_s=2)
+    assert watched.paths == ["epoch=0-step=20.ckpt"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["after it was written", "before it is written"])
+@pytest.mark.parametrize("name", ["step_20.pt", "checkpoint-20/model.safetensors"])
+def test_what_the_log_names_is_watched_from_then_on(
+    root: Path, watch: Watch, tmp_path: Path, name: str, *, before: bool
+) -> None:
+    """Where they lie and how the path was told: the file, or the folder that is the checkpoint."""
+    root.mkdir()
+    watched = watch(root)
+    watched.look(19)
+    far, first = tmp_path / "far", name.split("/", maxsplit=1)[0]
+    for place, step in (((far / name), 20), ((far / name.replace("20", "40")), 40)):
+        if before or step == 40:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            save(place)
+        watched.look(step, after_s=0.1)
+        if step == 20:
+            far.mkdir(exist_ok=True)
+            watched.saves.also(str(far / first), watched.now)
+        if not before and step == 20:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            watched.look(step, after_s=0.1)
+            save(place)
+        watched.look(step + 1, after_s=0.1)
+        watched.look(step + 2, after_s=2)
+    assert watched.paths == [first, first.replace("20", "40")]
+    assert [one["step"] for one in watched.told if one.get("path")] == [20, 40]
+
+
+def test_no_common_folder_is_watched_for_a_line(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(1)
+    known = dict(watched.saves.folders)
+    for path in ("/tmp/model.pt", "/", "/tmp", str(root / "model.pt")):
+        watched.saves.also(path, watched.now)
+    assert watched.saves.folders == known
+
+
+SAVES_ELSEWHERE = """
+import os, sys, time
+place, given = sys.argv[1], os.environ.get("OVERNIGHT_CHECKPOINT")
+os.makedirs(place, exist_ok=True)
+for step in range(int(given.split("-")[-1][:-4]) + 1 if given else 1, 31):
+    print(f"step {step} loss {4 * 0.99 ** step}", flush=True)
+    if step % 10 == 0:
+        path = f"{place}/ckpt-{step}.bin"
+        print(f"Saving model checkpoint to {path}", flush=True)
+        time.sleep(0.3)
+        with open(path, "wb") as stream:
+            stream.write(b"weights")
+        time.sleep(1.2)
+    if step == 25 and not given:
+        raise SystemExit(7)
+    time.sleep(0.03)
+"""
+
+
+def test_a_run_goes_on_from_a_folder_that_only_its_log_names(start: Start, work: Path, tmp_path: Path) -> None:
+    (work / "train.py").write_text(SAVES_ELSEWHERE)
+    flags = ("--restarts", 1, "--backoff", "0.2")
+    run = start("far", sys.executable, "train.py", tmp_path / "far", flags=flags)
+    assert run.wait() == 0
+    (resume,) = run.facts("resume")
+    assert (resume["path"], resume["step"]) == (str(tmp_path / "far/ckpt-20.bin"), 20)
 
 
 RENAMED = """

@@ -97,6 +97,16 @@ def test_a_file_written_again_unseen_is_no_longer_what_was_known() -> None:
     assert names([found("a1-100.pt", 180, at=1500.0)], known) == ["a1-100.pt"]
 
 
+def test_a_file_written_again_a_moment_later_is_of_the_step_that_lies_in_it() -> None:
+    """An only file that is written over while no supervisor lives: what was known of it is an older step."""
+    known = book(saved(100))
+    written = order([found("a1-100.pt", 120, at=1102.0)], known, ATTEMPTS)[0]
+    assert [one.step for one in written] == [120]
+    assert [one.step for one in order([found("a1-100.pt", at=1102.0)], known, ATTEMPTS)[0]] == [100], "nothing tells"
+    assert [one.step for one in order([found("a1-100.pt", 99, at=1100.1)], known, ATTEMPTS)[0]] == [100]
+    assert why([found("a1-100.pt", 120, at=1102.0)], book(saved(100), sick(110))) == {"a1-100.pt": "unhealthy"}
+
+
 def test_what_the_structure_tells_is_passed_over_with_its_reason() -> None:
     several = [seen(100), seen(200, complete=False, problem="cut off"), seen(300, finite=False)]
     known = book(saved(100), saved(200), saved(300))

@@ -27,7 +27,16 @@ _COUNT = re.compile(
     r"(?P<before>(?:global[-_]?)?[A-Za-z]+)?(?P<glue>[-_=.\s]*)(?P<number>\d+(?:\.\d+)*(?:e-?\d+)?)"
     r"(?:[-_]?(?P<after>steps|iters|iterations|epochs|updates)(?![A-Za-z]))?"
 )
-_SUFFIX = re.compile(r"(?:\.(?:pt|pth|ckpt|safetensors|bin|npz|zip|tar|pkl|pickle|model|state))+$", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?<!\d)(?:"
+    r"(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])"  # a day, and perhaps its hour
+    r"(?:[-_T. ]*(?:[01]\d|2[0-3])[-_.:h]?[0-5]\d(?:[-_.:m]?[0-5]\d)?)?"
+    r"|1[5-9]\d{8}(?:\d{3})?"  # seconds or milliseconds since the epoch
+    r")(?!\d)"
+)
+_SUFFIX = re.compile(
+    r"(?:\.(?:pt|pth|ckpt|safetensors|bin|npz|zip|tar|pkl|pickle|model|state|h5|hdf5))+$", re.IGNORECASE
+)
 _WORD = re.compile(r"[a-z]+")
 _GLUED = frozenset("checkpoint ckpt model weights net g d opt optim optimizer state iter step epoch ema save".split())
 """Words after which a number without anything between is a count: ``ckpt100``, but not ``fp16``, ``v2``, ``gpt2``."""
@@ -63,8 +72,12 @@ def stem(name: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def read(name: str) -> Named:
-    """Return what the name of a checkpoint says. A number with a point in it (a loss, a version) is no count."""
+    """Return what the name of a checkpoint says.
+
+    A number with a point in it (a loss, a version) is no count; nor is one of a date, unless it is called a step.
+    """
     steps, epochs, others = [], [], []
+    times = [one.span() for one in _TIME.finditer(stem(name))]
     for match in _COUNT.finditer(stem(name)):
         text = match["number"]
         if not text.isdigit() or len(text) > 18:
@@ -75,6 +88,8 @@ def read(name: str) -> Named:
             steps.append(number)
         elif words & _EPOCHS:
             epochs.append(number)
+        elif any(begin <= match.start("number") < end for begin, end in times):
+            continue
         elif not match["before"] or match["glue"] or words & _GLUED:
             others.append(number)
     if len(steps) > 1 or len(epochs) > 1:

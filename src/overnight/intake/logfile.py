@@ -59,17 +59,27 @@ class _Open:
         start = self.offset - len(self.before)
         return os.pread(self.handle, len(self.before), start) == self.before
 
-    def read(self) -> bytes:
-        """Read the next block, remember the fingerprint."""
+    def read(self, size: int) -> bytes | None:
+        """Read the next block, remember the fingerprint; None if the file, of ``size`` bytes, does not ``fit``."""
+        if size < self.offset:
+            return None
         if self.offset == 0:
             # A writer that does not append leaves a hole before its next byte when its file is truncated.
             with contextlib.suppress(OSError):
                 self.offset = os.lseek(self.handle, 0, os.SEEK_DATA)
-        data = os.pread(self.handle, BLOCK_BYTES, self.offset)
+        known = len(self.before)
+        data = os.pread(self.handle, known + BLOCK_BYTES, self.offset - known)
+        if not data.startswith(self.before):
+            return None
+        data = data[known:]
         if data:
             self.offset += len(data)
             self.before = (self.before + data[-FINGERPRINT_BYTES:])[-FINGERPRINT_BYTES:]
         return data
+
+    def begin_again(self, source: int) -> None:
+        """Take the file for another one, ``source``, which is read from its first byte."""
+        self.source, self.offset, self.before = source, 0, b""
 
     def mark(self) -> Mark:
         return Mark(self.source, self.device, self.inode, self.offset, self.before)
@@ -109,9 +119,9 @@ class LogFile:
 
     def read(self) -> Iterator[Chunk]:
         """Yield all bytes that can be read now, oldest file first; a renamed file is drained before the new one."""
-        self._look_at_name()
+        look = self._look_at_name()
         for source in list(self.sources):
-            yield from self._drain(source)
+            yield from self._drain(source, look if source is self.sources[-1] else None)
         while len(self.sources) > KEPT_SOURCES:
             os.close(self.sources.pop(0).handle)
 
@@ -125,29 +135,35 @@ class LogFile:
         """Return the descriptor of the newest file, for a watch."""
         return self.sources[-1].handle if self.sources else None
 
-    def _drain(self, source: _Open) -> Iterator[Chunk]:
+    def _drain(self, source: _Open, look: os.stat_result | None) -> Iterator[Chunk]:
+        """Yield what is new in a file; ``look``: how it was a moment ago, where somebody has looked."""
         while True:
-            look = os.fstat(source.handle)
-            seen = (look.st_size, look.st_mtime_ns)
-            if seen == source.seen and look.st_size == source.offset:
+            look = look or os.fstat(source.handle)
+            size, seen = look.st_size, (look.st_size, look.st_mtime_ns)
+            if seen == source.seen and size == source.offset:
                 return
             source.seen = seen
-            if not source.fits(look.st_size):
+            data = source.read(size)
+            if data is None:
                 self.last_source += 1
-                source.source, source.offset, source.before = self.last_source, 0, b""
-            data = source.read()
+                source.begin_again(self.last_source)
+                data = source.read(size)
             if source is self.sources[-1]:
-                self.size = look.st_size
+                self.size = size
             if not data:
                 return
             yield Chunk(source.source, source.offset - len(data), data)
+            if len(data) < BLOCK_BYTES:
+                return  # its end; of what has come since, the kernel tells
+            look = None
 
-    def _look_at_name(self) -> None:
+    def _look_at_name(self) -> os.stat_result | None:
+        """Follow the name; return how the newest file is, if the name still leads to it and nothing was opened."""
         try:
             look = os.stat(self.path)
         except OSError:
             self.missing = True
-            return  # between a rename and the new file, or not made yet: later looks will find it
+            return None  # between a rename and the new file, or not made yet: later looks will find it
         self.missing = False
         newest = self.sources[-1] if self.sources else None
         for source in self.sources:
@@ -157,24 +173,25 @@ class LogFile:
                 if source is not newest:
                     self.sources.remove(source)
                     self.sources.append(source)
-                return
+                return look
         if not stat.S_ISREG(look.st_mode):
-            return  # a pipe or a device under the log's name has no offsets, and may never end
+            return None  # a pipe or a device under the log's name has no offsets, and may never end
         try:
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return
+            return None
         for mark in self._lost:
             if (mark.device, mark.inode) == (look.st_dev, look.st_ino):
                 self._lost.remove(mark)
                 self.sources.append(_Open(handle, mark.source, mark.offset, mark.before))
-                return
+                return None
         self.last_source += 1
         offset = min(self._start, look.st_size) if newest is None and self.last_source == 0 else 0
         before = os.pread(handle, FINGERPRINT_BYTES, max(0, offset - FINGERPRINT_BYTES))[
             : min(offset, FINGERPRINT_BYTES)
         ]
         self.sources.append(_Open(handle, self.last_source, offset, before))
+        return None
 
     def _find_again(self, mark: Mark, pids: tuple[int, ...]) -> None:
         found = self._by_inode(mark, pids) or self._by_content(mark)

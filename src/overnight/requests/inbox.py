@@ -18,6 +18,9 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder, read_regular
 from overnight.supervision.waking import Woke
 
+AGAIN_S = 0.5
+"""So soon what was left for a later turn is looked at again, though nothing happens."""
+
 
 class Inbox:
     """One run's inbox. ``postponed`` says that a request is left in it for a later turn."""
@@ -32,9 +35,9 @@ class Inbox:
     def requests(self, woke: Woke) -> Iterator[tuple[str, Request, bool]]:
         """Yield (file, request, whether it is new) and remove each after the caller has dealt with it and comes back.
 
-        Looks only if something may be there. What is no request is noted and removed.
+        One that the caller postpones stays. Looks only if something may be there; what is no request is noted, removed.
         """
-        if not woke.names and not woke.by_timer and not self.postponed:
+        if not woke.names and not woke.to_all and not self.postponed:
             return
         self.postponed = False
         try:
@@ -53,7 +56,11 @@ class Inbox:
                 continue
             request = self._decode(name, data)
             if request is not None:
+                others, self.postponed = self.postponed, False
                 yield name, request, self.facts.fresh_request(name, request)
+                left, self.postponed = self.postponed, self.postponed or others
+                if left:
+                    continue
             _remove(path)
 
     def holds(self, kind: str) -> bool:
@@ -64,8 +71,12 @@ class Inbox:
             return False
 
     def postpone(self) -> None:
-        """Leave the requests where they are: there is nothing yet that could be stopped."""
+        """Leave the requests where they are, or the one that was just yielded: nothing can be done about it yet."""
         self.postponed = True
+
+    def next_look_s(self, _now: float) -> float | None:
+        """Return when it is to be looked into though nothing happens, in seconds; None if it is not."""
+        return AGAIN_S if self.postponed else None
 
     def _decode(self, name: str, data: bytes) -> Request | None:
         try:

@@ -47,7 +47,7 @@ class Orders:
         self.signalled_at: float | None = None
 
     def take(self, woke: Woke) -> bool:
-        """Obey what has come since the last time; True if there was a request in the inbox."""
+        """Obey what has come since the last time; True if there was a new request in the inbox."""
         self._hear(woke)
         attempt = self.attempts.current
         if self.monitor.state.state == "starting" and attempt is not None and attempt.exit is None:
@@ -58,11 +58,11 @@ class Orders:
             attempt.give_up("stopped before the command could be started")
         if self.signalled_at is not None and not self._ended_by_itself():
             self.happen(Request(kind="stop", by=_who("scheduler"), at=self.signalled_at))
-        self.signalled_at = None
+            self.signalled_at = None
         taken = False
         for file, request, fresh in self.inbox.requests(woke):
             self._obey(request, file, fresh=fresh)
-            taken = True
+            taken = taken or fresh
         return taken
 
     def _hear(self, woke: Woke) -> None:
@@ -87,11 +87,12 @@ class Orders:
             self._set(request, file)
         elif request.kind == "stop":
             # A request that was obeyed and is found again (killed before it was removed) is no second one; one that
-            # comes after the command has ended by itself does not change how it ended.
-            if self._ended_by_itself():
+            # comes after the command has ended by itself does not change how it ended, but whether it comes again.
+            if self._ended_by_itself() and not self.monitor.state.ended:
                 if self.attempts.aftermath is not None and request.now:
                     # Only leftovers are waited for: they get no more time.
                     self.attempts.aftermath.remains.killed = True
+                self.inbox.postpone()  # until it is decided what follows from that end
             elif fresh or self.attempts.stopping is None:
                 self.happen(msgspec.structs.replace(request, by=_who(request.by)))
 

@@ -17,8 +17,8 @@ from overnight.resumption.known import GONE, KnownSave, SavesBook, Spot, lineage
 if TYPE_CHECKING:
     from overnight.inspector.findings import Found  # what judges findings is loaded where some are judged: 6 MB
 
-LATER_S = 5.0
-"""A file that was written so long after its save was seen to be over has been written again since."""
+LATER_S, SOON_S = 5.0, 0.5
+"""A file that was written so long after its save was seen to be over has been written again since; or may have been."""
 AROUND_S = 2.0
 FITS, UNTOLD, BEFORE_RUN = 2, 1, 0
 """Groups: saves of this run, those of it whose form nobody can check, and what was there before the run began."""
@@ -186,7 +186,8 @@ class _Sight:
         self.partner = _saved_with(found, book) if save is None else None
         self.attempt = save.attempt if save is not None else _attempt_of(at, self.partner, wanted)
         self.segment = save.segment if save is not None else None if self.partner is None else self.partner.segment
-        self.step = save.step if save is not None and save.step is not None else self._step()
+        again = save is not None and at is not None and at > save.at + SOON_S and found.step is not None
+        self.step = save.step if save is not None and save.step is not None and not again else self._step()
         self.usable = choosing.usable(found)
         self.broken = _broken(found)
         self.told = self.usable or self.broken

@@ -77,7 +77,7 @@ class SavesBook:
     """The saves of one run, oldest first, and what is known against some. It grows by facts, and is bounded.
 
     ``sick``: the first step of trouble by attempt and segment. ``resumed``: the step that each attempt went on from,
-    -1 where it began anew, None where the step is not known.
+    -1 where it began anew, None where the step is not known. ``again``: paths that an attempt has saved to repeatedly.
     """
 
     def __init__(self, state: BookState | None = None) -> None:
@@ -90,6 +90,7 @@ class SavesBook:
         self.resumed: dict[int, int | None] = dict(state.resumed)
         self.left: list[Bound] = [Bound(*one) for one in state.left]
         self.failures: dict[str, str] = dict(state.failures)
+        self.again: set[str] = set()
 
     def state(self) -> BookState:
         """Return all that is known, as one value."""
@@ -134,6 +135,9 @@ class SavesBook:
             segment=int(fact.get("segment") or 0),
         )
         self.failures.pop(save.path, None)  # it is another one now
+        before = self.of(save.path)
+        if before is not None and before.attempt == save.attempt:
+            self.again.add(save.path)
         self.saves = [one for one in self.saves if one.path != save.path] + [save]
         if len(self.saves) > MOST + SPARE:
             good = self.newest_good()

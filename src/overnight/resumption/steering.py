@@ -1,4 +1,4 @@
-"""Whether a command goes on from the save that it is given, rather than from what it finds itself. Only looks."""
+"""Whether a command goes on from the save that it is given, and saves only if it is wanted. Only looks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from overnight.spec import RunSpec
 VARIABLE, LIBRARY = "OVERNIGHT_CHECKPOINT", "overnight"
 IMPORTS = ("overnight.checkpoint", "from overnight import")
 """The library reads the variable."""
+ASKS = (*IMPORTS, "save_wanted", "stop.json")
 
 
 def steered(spec: RunSpec) -> bool:
@@ -21,6 +22,11 @@ def steered(spec: RunSpec) -> bool:
     if any(PLACE in word for word in spec.resume_args) or any(VARIABLE in word for word in spec.argv):
         return True
     return any(_takes(path, data.decode("utf-8", "replace")) for path, data in reached(spec.argv, spec.cwd))
+
+
+def asks(spec: RunSpec) -> bool:
+    """Say whether a script that the command leads to seems to ask before it saves at a signal."""
+    return any(name.encode() in data for _, data in reached(spec.argv, spec.cwd) for name in ASKS)
 
 
 def _takes(path: str, text: str) -> bool:

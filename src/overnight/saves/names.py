@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 
+from overnight.inspector import naming
+
 FILE = re.compile(
-    r"\.(pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|h5|hdf5|keras|msgpack|distcp|orbax|params|weights|index|model|tar)(\.|$)"
-    r"|ckpt|checkpoint",
+    r"\.(pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|h5|hdf5|keras|msgpack|distcp|orbax|params|weights|index|model|tar|zip|th|t7|pdparams"
+    r"|pdopt|joblib)(\.|$)|ckpt|checkpoint|^snapshot",
     re.IGNORECASE,
 )
 PLACE = re.compile(r"ckpt|checkpoint|^step|^epoch|^iter|global_step", re.IGNORECASE)
 UNFINISHED = re.compile(r"^\.|\.tmp$|\.part$|\.incomplete$|~$|^tmp|\.tmp\.", re.IGNORECASE)
 NUMBER = re.compile(r"\d+")
-OF_STEP = re.compile(r"(?:step|iter|iteration)s?[-_=]?$", re.IGNORECASE)
-OF_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)s?[-_=]?$", re.IGNORECASE)
 OF_RANK = re.compile(
     r"(?:rank|shard|part|proc|process|worker|gpu|device|mp|tp|pp|dp|zero|world|states?|chunk|of|optim|optimizer|"
     r"scheduler|scaler|sampler|layer|block|expert)[-_=]?$",
     re.IGNORECASE,
 )
-SUFFIX = re.compile(r"\.h(?:df)?5$", re.IGNORECASE)
 LEAST_STEP = 10
 """Before the log has come so far, a small number in a name may well be the step."""
 
@@ -28,20 +27,14 @@ LEAST_STEP = 10
 def number_in(name: str) -> tuple[int | None, str | None]:
     """Return the number in the name of a checkpoint and what it counts ("step", "epoch"), as far as the name says.
 
-    Of several numbers the one that is called a step, else the one that is called an epoch, else the last.
+    Of several numbers the one that is called a step, else the one that is called an epoch, else the largest: beside it
+    stand an epoch, a rank, the number of a series. A loss, a date, and the number of a kind (``resnet50``) are none.
     """
-    last: int | None = None
-    told: dict[str, int] = {}
-    for found in NUMBER.finditer(SUFFIX.sub("", name)):
-        last, before = int(found[0]), name[: found.start()]
-        if OF_STEP.search(before):
-            told["step"] = last
-        elif OF_EPOCH.search(before):
-            told["epoch"] = last
-    for what in ("step", "epoch"):
-        if what in told:
-            return told[what], what
-    return last, None
+    said = naming.read(name)
+    for number, what in ((said.step, "step"), (said.epoch, "epoch")):
+        if number is not None:
+            return number, what
+    return max(said.others, default=None), None
 
 
 def step_of(number: int | None, told: str | None, reached: int | None, before: int | None) -> int | None:
@@ -64,11 +57,13 @@ def another(before: str, path: str) -> bool:
 
     Of files with the number of a rank or a part there are many in one.
     """
-    name = os.path.basename(path)
-    number, known = number_in(name)[0], number_in(os.path.basename(before))[0]
-    if before == path or None in (number, known) or number == known:
+    name, known = os.path.basename(path), os.path.basename(before)
+    if before == path or any(OF_RANK.search(name[: found.start()]) for found in NUMBER.finditer(name)):
         return False
-    return not any(OF_RANK.search(name[: found.start()]) for found in NUMBER.finditer(name))
+    if NUMBER.search(name) and naming.form(name) == naming.form(known):
+        return name != known
+    number, other = number_in(name)[0], number_in(known)[0]
+    return None not in (number, other) and number != other
 
 
 def looks_like_save(path: str) -> bool:

@@ -14,36 +14,27 @@ import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from inotify_simple import INotify, flags
 
+from overnight.inspector.naming import stands_out
 from overnight.saves.names import FILE, NUMBER, PLACE, UNFINISHED, another, number_in, step_of
+from overnight.saves.seen import Save
+from overnight.saves.silences import Silences
 
 MAX_FOLDERS = 256
 MAX_ENTRIES = 4000
-MAX_DEPTH = 3
+MAX_DEPTH, MAX_NEW_DEPTH = 3, 8
+"""So deep is looked at first, and into what is made later: programs name folders by date and time."""
+MAX_OTHERS = 8
 QUIET_S = 1.0
-LEAST_SILENCE_S = 0.2
 MAX_NOISE = 2000
+MAX_REACHED = 16
 EARLY = float("-inf")
 
+COMMON = frozenset("/ /tmp /var/tmp /dev/shm /home /root /mnt /data".split())
+"""Where everybody's files lie: nothing says that what is saved there is of this run."""
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "venv", "proc", "sys"})
-
-
-class Save(NamedTuple):
-    """One finished save: its path (the folder where the checkpoint is one), the number in its name, seconds it took.
-
-    ``told`` is what its name says of the number ("step", "epoch" or None), ``opened`` when its newest file was begun.
-    """
-
-    path: str
-    number: int | None
-    told: str | None
-    seconds: float
-    began: float
-    ended: float
-    opened: float
 
 
 class Saves:
@@ -70,6 +61,7 @@ class Saves:
         self.early: set[str] = set()
         self.disregarded: set[str] = set()
         self.root = str(root)
+        self.others: list[str] = []  # folders elsewhere
         self._watch(self.root, 0)
         self.rooted = bool(self.folders)
 
@@ -104,12 +96,36 @@ class Saves:
     def look(self, now: float, *, at_last: bool = False) -> Save | None:
         """Return a save once it has been over for a second; ``at_last``: nobody is left to write, so it is over now."""
         self.absorb(now)
-        if not self.rooted and os.path.isdir(self.root):
+        return self.next_over(now, at_last=at_last)
+
+    def next_over(self, now: float, *, at_last: bool = False) -> Save | None:
+        """Return the same of what was absorbed before: each look at what happened is a call to the kernel."""
+        if not self.rooted and self.root not in self.skip and os.path.isdir(self.root):
             self._watch_new(self.root, 0, now)
             self.rooted = bool(self.folders)
+            for folder in self.others:
+                self._watch(folder, MAX_NEW_DEPTH - 1)
         if self.over:
             return self.over.popleft()
         return self._finished(now, quiet_s=0.0 if at_last else QUIET_S)
+
+    def also(self, path: str, now: float) -> None:
+        """Watch the folder of a save that the log speaks of, which may lie elsewhere; take in what is there of it."""
+        path = os.path.realpath(path)
+        folder, name = os.path.split(path)
+        if os.path.isdir(path) and not (FILE.search(name) or (PLACE.search(name) and NUMBER.search(name))):
+            folder = path
+        known = {place for place, _ in self.folders.values()}
+        if not self.rooted or folder in known or folder in COMMON or len(self.others) >= MAX_OTHERS:
+            return
+        self._watch(folder, MAX_NEW_DEPTH - 1)
+        if all(place != folder for place, _ in self.folders.values()):
+            return
+        self.others.append(folder)
+        if os.path.isfile(path):
+            self._file(path, flags.CLOSE_WRITE, now)
+        elif path != folder:
+            self._missed(path, now)
 
     def all_early(self) -> None:
         """Take in that nothing which was opened up to now can be a save."""
@@ -149,7 +165,7 @@ class Saves:
         return None if self.ended is None else max(0.01, self.ended + QUIET_S - now)
 
     def _folder(self, path: str, depth: int, mask: int, now: float) -> None:
-        if depth + 1 <= MAX_DEPTH:
+        if depth + 1 <= MAX_NEW_DEPTH:
             self._watch_new(path, depth + 1, now)
         # A folder that is only made begins no save: a script may make `ckpt` hours before it first saves into it.
         if mask & flags.MOVED_TO and PLACE.search(os.path.basename(path)):
@@ -157,7 +173,7 @@ class Saves:
 
     def _watch_new(self, path: str, depth: int, now: float) -> None:
         known = set(self.folders)
-        self._watch(path, depth)
+        self._watch(path, depth, MAX_NEW_DEPTH)
         for watch in self.folders.keys() - known:
             self._missed(self.folders[watch][0], now)
 
@@ -192,8 +208,7 @@ class Saves:
             self.opened.discard(path)
             self.ended = now
             final = self._final(path)
-            if final is not None:
-                self._cut(final, was, now)
+            if final is not None and (self._cut(final, was, now) or self._rather(final)):
                 self.path = final
         else:
             self.opened.add(path)
@@ -201,27 +216,33 @@ class Saves:
             self.disregarded.discard(path)
             self.ended = None  # another file of the same save was begun
 
-    def _cut(self, final: str, was: tuple[float | None, float | None], now: float) -> None:
-        """Let the save before be over if ``final``, which has its name now, is of another one.
+    def _rather(self, final: str) -> bool:
+        """Say whether a save is told by this name: by that of a ``last`` or ``ema`` only if it has no other."""
+        return self.path is None or _plain(final) or not _plain(self.path)
+
+    def _cut(self, final: str, was: tuple[float | None, float | None], now: float) -> bool:
+        """Let the save before be over if ``final``, which has its name now, is of another one; say whether it is.
 
         ``was``: how it stood before that; a file that comes from elsewhere was never seen to be begun.
         """
         if self.path is None or self.began is None or not another(self.path, final):
-            return
+            return False
         ended, opened = was if self.before is None else self.before
         if ended is None:
-            return
+            return False
         if self.began != EARLY:
             self.over.append(_save(self.path, self.began, ended, opened))
         self.began, self.before = now if self.before is None else self.next_began, None
+        return True
 
     def _final(self, path: str) -> str | None:
         """Return the checkpoint that a file belongs to; None while its name says that it is unfinished."""
         folder, name = os.path.split(path)
-        parts = [*os.path.relpath(folder, self.root).split("/"), name]
+        root = next((one for one in self.others if f"{folder}/".startswith(f"{one}/")), self.root)
+        parts = [*os.path.relpath(folder, root).split("/"), name]
         if any(UNFINISHED.search(part) for part in parts if part != "."):
             return None
-        if folder != self.root and PLACE.search(os.path.basename(folder)) and NUMBER.search(os.path.basename(folder)):
+        if folder != root and PLACE.search(os.path.basename(folder)) and NUMBER.search(os.path.basename(folder)):
             return folder
         return path
 
@@ -232,7 +253,7 @@ class Saves:
         self.began = self.ended = self.path = self.opened_at = self.before = None
         return None if path is None else _save(path, began, ended, opened)
 
-    def _watch(self, path: str, depth: int) -> None:
+    def _watch(self, path: str, depth: int, deepest: int = MAX_DEPTH) -> None:
         name = os.path.basename(path)
         hidden = depth > 0 and name.startswith(".") and not name.startswith(".tmp")
         if path in self.skip or hidden or (depth > 0 and name in SKIPPED) or len(self.folders) >= MAX_FOLDERS:
@@ -242,7 +263,7 @@ class Saves:
             # The root may well be a link to another disk; below it links may lead in circles.
             mask |= flags.DONT_FOLLOW if depth > 0 else flags.MOVE_SELF
             self.folders[self.inotify.add_watch(path, mask)] = (path, depth)
-            if depth >= MAX_DEPTH:
+            if depth >= deepest:
                 return
             with os.scandir(path) as entries:
                 for entry in entries:
@@ -250,7 +271,7 @@ class Saves:
                     if self.entries > MAX_ENTRIES:
                         return
                     if entry.is_dir(follow_symlinks=False):
-                        self._watch(entry.path, depth + 1)
+                        self._watch(entry.path, depth + 1, deepest)
         except OSError:
             return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
 
@@ -258,6 +279,11 @@ class Saves:
 def _save(path: str, began: float, ended: float, opened: float | None) -> Save:
     when = ended if opened is None else opened
     return Save(path, *number_in(os.path.basename(path)), ended - began, began, ended, when)
+
+
+def _plain(path: str) -> bool:
+    """Say whether a name is that of a checkpoint of a series, and of none that is kept beside it."""
+    return stands_out(os.path.basename(path)) is None
 
 
 def _is_link(path: str) -> bool:
@@ -268,47 +294,6 @@ def _is_link(path: str) -> bool:
     return stat.S_ISLNK(found.st_mode) or found.st_nlink > 1
 
 
-class Silences:
-    """The long gaps between the steps of a log, and the saves that lie in them. Times are of the boot clock.
-
-    A save is known only some time after it was over, a gap only with the step behind it: whichever comes last matches.
-    """
-
-    def __init__(self) -> None:
-        self.step: int | None = None
-        self.at: float | None = None
-        self.gaps: deque[tuple[float, float, float]] = deque(maxlen=16)
-        self.saves: list[Save] = []
-
-    def stepped(self, step: int | None, now: float, step_s: float | None) -> None:
-        """Take in that the log has come to ``step``; calling it again for the same step changes nothing."""
-        if step == self.step:
-            return
-        if self.at is not None:
-            steps = 1 if step is None or self.step is None else step - self.step
-            found_s = silence_s(gap_s=now - self.at, steps=steps, step_s=step_s)
-            if found_s >= LEAST_SILENCE_S:
-                self.gaps.append((self.at, now, found_s))
-        self.at, self.step = now, step
-
-    def pause(self) -> None:
-        """Take in that no step is made for now: the way to the next one is no gap between two."""
-        self.at = self.step = None
-
-    def saved(self, save: Save) -> None:
-        """Take in a save."""
-        self.saves.append(save)
-
-    def around_saves(self) -> list[float]:
-        """Return the seconds of every silence that a save lies in, each once."""
-        known = [save for save in self.saves if self.at is not None and save.ended <= self.at]
-        self.saves = [save for save in self.saves if save not in known]
-        found = [gap for gap in self.gaps if any(gap[0] <= save.ended <= gap[1] for save in known)]
-        for gap in found:
-            self.gaps.remove(gap)
-        return [gap[2] for gap in found]
-
-
 class SaveWatch:
     """All that is noticed about saves: each goes to ``saved`` with its seconds, and with path and step if new."""
 
@@ -317,13 +302,16 @@ class SaveWatch:
         self.silences = Silences()
         self.saved = saved
         self.without_step_at: float | None = None
-        self.reached_at: float | None = None  # the beginning of a file that ``reached``, the step, belongs to
-        self.reached: int | None = None
+        self.reached: dict[float, int | None] = {}  # the step that the log had come to when a file was begun
         self.number: int | None = None
 
     def saving(self) -> bool:
         """Say whether a save was begun and is not over yet."""
         return self.saves.began is not None and self.saves.ended is None
+
+    def calm(self) -> bool:
+        """Say whether no save is going on, or was over a moment ago."""
+        return self.saves.began is None and not self.saves.over
 
     def look(
         self, now: float, step: int | None, step_s: float | None, *, stepping: bool, at_last: bool = False
@@ -342,7 +330,7 @@ class SaveWatch:
         self.saves.absorb(now)
         self._note_step(step)
         found = False
-        while (save := self.saves.look(now, at_last=at_last)) is not None:
+        while (save := self.saves.next_over(now, at_last=at_last)) is not None:
             found = True
             if stepping:
                 self._tell(save, step, now)
@@ -359,7 +347,7 @@ class SaveWatch:
 
     def _tell(self, save: Save, step: int | None, now: float) -> None:
         self.silences.saved(save)
-        reached = self.reached if save.opened == self.reached_at else step
+        reached = self.reached.get(save.opened, step)
         step = step_of(save.number, save.told, reached, self.number)
         self.saved(seconds=save.seconds, path=save.path, step=step, ago_s=max(0.0, now - save.ended))
         self.number = save.number if save.number is not None else self.number
@@ -367,15 +355,12 @@ class SaveWatch:
     def _note_step(self, step: int | None) -> None:
         """Remember how far the log had come when a file of a save was begun: it goes on while that is written."""
         at = self.saves.opened_at
-        if at is not None and at != self.reached_at:
-            self.reached_at, self.reached = at, step
+        if at is not None and at not in self.reached:
+            self.reached[at] = step
+            if len(self.reached) > MAX_REACHED:
+                del self.reached[next(iter(self.reached))]
 
     def _step_seen(self) -> None:
         before, self.without_step_at = self.without_step_at, None
         if before is not None:
             self.saves.disregard(before)
-
-
-def silence_s(*, gap_s: float, steps: int, step_s: float | None) -> float:
-    """Return how much of a gap between two records was not spent stepping."""
-    return max(0.0, gap_s - steps * (step_s or 0.0))

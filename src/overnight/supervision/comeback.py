@@ -24,7 +24,7 @@ from overnight.facts import Facts
 from overnight.folder import RunFolder
 from overnight.monitor import Monitor
 from overnight.resumption.aftermath import Aftermath
-from overnight.resumption.choice import Choice, Wanted
+from overnight.resumption.choice import LATER_S, Choice, Wanted
 from overnight.resumption.fitting import unfit
 from overnight.resumption.known import GONE
 from overnight.resumption.point import Point, lost, sentence
@@ -41,7 +41,8 @@ LOOK_S = 0.05
 DIGITS = re.compile(r"\d+")
 SKEW_S, SAME_S = 60.0, 0.02
 """So far a file server's clock may be behind ours; and so close together lie the end of a save and the time on it."""
-MOST_PARTS = 200
+MOST_PARTS, MOST_REWRITTEN = 200, 20
+BROKEN = frozenset({"damaged", "nonfinite"})
 UNLOADED = frozenset({"crash", "load_failure"})
 """Ends before the first step that a save may be the cause of; a lack of memory or a full disk is none of its faults."""
 
@@ -82,6 +83,16 @@ class Comeback:
             return False
         known, began = self.facts.book.of(path), min(self.facts.starts.values(), default=0.0)
         return written < began - SKEW_S or (known is not None and written <= known.at + SAME_S)
+
+    def missed(self) -> None:
+        """Take in what was written over while no supervisor lived: of which step it is now nobody has seen."""
+        monitor = self.monitor
+        for known in self.facts.book.saves[-MOST_REWRITTEN:]:
+            written = None if known.problem == GONE else written_at(known.path)
+            if written is not None and written > known.at + LATER_S:
+                where = {"attempt": monitor.attempt, "segment": monitor.segment}
+                self.facts.saved(seconds=known.seconds, path=known.path, step=None, at=written, **where)
+                self.vetting.saw(known.path)
 
     def judged(self, verdict: Verdict) -> None:
         """Take in a verdict: from a segment's first serious one on its saves may be poisoned."""
@@ -158,6 +169,10 @@ class Comeback:
             waits.append(self.search.next_look_s())
         return min((wait for wait in waits if wait is not None), default=None)
 
+    def calm(self) -> bool:
+        """Say whether no first record after a restart is waited for, and nothing that was noticed is to be told."""
+        return self.aftermath is None and not self.noticed
+
     def busy(self) -> bool:
         """Say whether a save is still being looked at, or waits for it."""
         return self.vetting.busy()
@@ -214,9 +229,21 @@ class Comeback:
         self.look_for()
         search = self.search
         if self.answer is None and search is not None and search.done() and search.choice is not None:
+            self._learn(search.choice)
             why = stranded(search.choice, self._circumstances())  # once: it reads scripts
             self.answer = Waited() if why is None else Stranded(text=why)
         return self.answer
+
+    def _learn(self, choice: Choice) -> None:
+        """Take in what the search has found out about saves thought to be good: status must not offer them."""
+        for one in choice.passed_over:
+            known = self.facts.book.of(one.path)
+            if known is None or known.valid is False or known.problem == GONE or one.kind not in BROKEN:
+                continue
+            about = {"path": known.path, "step": known.step, "attempt": known.attempt, "maker": known.maker}
+            finite = False if one.kind == "nonfinite" else known.finite
+            self.facts.say("checked", **about, valid=False, finite=finite, problem=one.why, check_s=None)
+            self.looked = False  # it is an alert, as of any bad save
 
     def found_soon(self) -> str | None:
         """Wait for what is being looked for, not for long: somebody waits for the run; why it cannot go on, or None."""

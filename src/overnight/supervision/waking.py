@@ -23,17 +23,26 @@ WATCHED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Woke(NamedTuple):
-    """Why it woke: bytes in the log, a new name in a watched folder, an exit, signals that came. All may be empty."""
+    """Why it woke: bytes in the log, a new name in a watched folder, an exit, signals that came. All may be empty.
+
+    ``due``: everything is to be looked at whatever was told, since that was long ago.
+    """
 
     log: bool
     names: frozenset[str]
     exits: frozenset[int]
     signals: tuple[int, ...]
+    due: bool = False
 
     @property
     def by_timer(self) -> bool:
-        """Say whether nothing was told: the moment to look at everything, in case something was missed."""
+        """Say whether nothing was told."""
         return not (self.log or self.names or self.exits or self.signals)
+
+    @property
+    def to_all(self) -> bool:
+        """Say whether this is the moment to look at everything, in case something was missed."""
+        return self.due or self.by_timer
 
     @property
     def by_log(self) -> bool:
@@ -110,8 +119,10 @@ class Wake:
         while True:
             left_s = max(0.0, until - time.monotonic())
             woke = self._take(self.poll.poll(left_s * 1000.0))
-            if woke is not None or left_s == 0.0:
-                return woke or Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
+            now = time.monotonic()
+            if woke is None and now < until:
+                continue
+            return woke or Woke(log=False, names=frozenset(), exits=frozenset(), signals=())
 
     def _take(self, ready: list[tuple[int, int]]) -> Woke | None:
         """Return what happened; None if none of it matters."""
@@ -128,11 +139,12 @@ class Wake:
                 matters = self.others[handle]() or matters
             else:
                 for event in self.inotify.read(timeout=0):
-                    if event.wd in self.folders:
+                    overflow = bool(event.mask & flags.Q_OVERFLOW)  # some were dropped, and nobody knows of what
+                    if event.wd in self.folders or overflow:
                         names.add(event.name)
-                    else:
-                        log = True
-        signals, self.notes = tuple(self.notes), []
+                    log = log or event.wd not in self.folders
+        signals = tuple(self.notes)
+        del self.notes[: len(signals)]  # in place: a handler may leave one more in between
         if not (log or names or exits or signals or matters):
             return None
         return Woke(log, frozenset(names), frozenset(exits), signals)

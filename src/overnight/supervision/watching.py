@@ -5,6 +5,7 @@ Reads and notices; what the verdicts lead to is decided elsewhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from overnight.clocks import boot_clock
@@ -28,9 +29,21 @@ class Watching:
     """
 
     def __init__(
-        self, intake: Intake, saves: SaveWatch, progress: Progress, monitor: Monitor, wake: Wake, *, alone: bool
+        self,
+        intake: Intake,
+        saves: SaveWatch,
+        progress: Progress,
+        monitor: Monitor,
+        wake: Wake,
+        *,
+        cwd: str,
+        alone: bool,
     ) -> None:
-        """``alone``: the folder of the saves was named for this run, so what is saved there is its own."""
+        """``alone``: the folder of the saves was named for this run, so what is saved there is its own.
+
+        ``cwd`` is where the command runs.
+        """
+        self.cwd = cwd
         self.intake = intake
         self.saves = saves
         self.progress = progress
@@ -46,6 +59,7 @@ class Watching:
     def read(self, command: Identity | None) -> Iterator[Verdict]:
         """Yield the verdicts on what was logged since the last time, then see what else has moved."""
         yield from self.intake.read(clock=boot_clock())
+        self._look_elsewhere()
         saved = self.look_at_saves()
         self.progress.look(log_grew_at=self.intake.grew_at, saved=saved and self.alone, command=command)
         followed = tuple((source.source, source.handle) for source in self.intake.log.sources)
@@ -54,6 +68,14 @@ class Watching:
             self.moved_on = True  # a renamed log is found again by what is stored of it
             for _, handle in followed:
                 self.wake.watch_log(handle)
+
+    def _look_elsewhere(self) -> None:
+        """Watch where the log says that something was saved to, unless the folder of the saves was named."""
+        places = self.monitor.hearing.places
+        while places:
+            place = places.popleft()
+            if not self.alone:
+                self.saves.saves.also(os.path.join(self.cwd, place), boot_clock())
 
     def saving(self) -> bool:
         """Say whether this run is writing a checkpoint, as far as its folder tells."""
