@@ -24,6 +24,7 @@ from overnight.events import jsonable
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 BALLAST_BYTES = 1 << 20
 _LONGEST_TIME = 40
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def check_name(name: str) -> str:
@@ -56,7 +57,8 @@ def epoch_of(text: object) -> float | None:
 
 def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o600) -> None:
     """Publish ``data`` at ``path`` by rename, so that a reader sees the old file or the new one and nothing between."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")  # a third of what Path costs, every few seconds
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         try:
@@ -67,10 +69,10 @@ def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o
                 os.fsync(handle)
         finally:
             os.close(handle)
-        temporary.replace(path)
+        os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
         raise
     if fsync:
         sync_directory(path.parent)
@@ -93,7 +95,7 @@ def write_json(path: Path, value: Any, *, fsync: bool = False) -> None:
 def encode_json(value: Any) -> bytes:
     """Return one line of JSON; what is no Unicode (a file name in an old encoding) is escaped and comes back as is."""
     try:
-        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        return _ENCODER.encode(value).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(value).encode() + b"\n"
 

@@ -125,6 +125,7 @@ def test_a_slow_second_start_is_no_stall(start: Start, work: Path, moment: str) 
     if moment == "before it is seen":
         until((run.folder / "attempts/002/start.json").exists, "the wish for a second attempt")
         os.kill(supervisor, signal.SIGSTOP)
+        os.kill(run.pid("shim"), signal.SIGUSR1)  # it may have been stopped between its wish and telling the shim of it
     until((run.folder / "attempts/002/started.json").exists, "the second attempt")
     if moment == "while it starts up":
         until(lambda: len(run.facts("started")) == 2, "it is seen")

@@ -60,3 +60,16 @@ def test_what_changed_is_told_without_the_rest() -> None:
     assert lines[0] == "changed during the proof: /a/0 is new"
     assert lines[-1] == "and 2 more changed"
     assert changes_text(Proof(command=("t",), refused="no")) == []
+
+
+def test_a_pass_within_a_floor_says_so_in_one_line() -> None:
+    one = Variant(how="kill", passed=True, cause=None, also=(), text="so it is", compared=9, equal=9)
+    text = proof_text(
+        Proof(command=("t",), passed=True, until=123_466, stop_at=123_456, variants=(one,), floor={"a": 0.1})
+    )
+    assert text.splitlines()[0] == "PASS  all is within the floor: stopped at step 123456, compared up to step 123466"
+    assert "a step may differ by a 0.1" in text
+
+
+def test_states_that_are_equal_are_no_good_sign_where_nothing_was_resumed() -> None:
+    assert "bit by bit" not in shown(cause="nothing_saved", states=(state(8, 7),))

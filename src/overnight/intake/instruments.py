@@ -37,6 +37,9 @@ OLD_S = 120.0
 
 UNASKED_S = 1.0
 
+PATIENCE = 0.125
+"""Part of the time between two samples that a new one may wait for a line of the log, to be taken in along with it."""
+
 BESIDE = ("gpus", "gpu_trouble", "host", "sensors")
 
 SAME = 0.02
@@ -71,6 +74,7 @@ class Instruments:
         self.peak: DevicePeak | None = None
         self.devices: dict[str, Any] = {}
         self.on = spec.sensors == "on"
+        self.patience_s = PATIENCE * spec.sensor_interval_s
         places = monitor.remembered.get("sensors")
         self.overdue = False
         # What was measured before, where no database has it any more.

@@ -9,12 +9,10 @@ from __future__ import annotations
 from overnight.events import Verdict
 from overnight.facts import Facts
 from overnight.intake.reading import Intake
+from overnight.intake.rhythm import now_rather_than_later
 
 COMMIT_EVERY_S = 5.0
 """A commit is much of what a line a second costs at rest."""
-
-EARLIER = 5 / 6
-"""A commit comes this much of the time early rather than in a turn of its own, a moment behind a line."""
 
 COMMIT_RECORDS = 5000
 DISK_EVERY_S = 10.0
@@ -33,15 +31,18 @@ class Storing:
         """Commit in this turn: the state holds something that no line of the log would bring back."""
         self.intake.dirty, self.committed_at = True, 0.0
 
-    def turn(self, now: float) -> bool:
-        """Commit if it is time for it; True if there was anything new since the last commit."""
+    def turn(self, now: float, *, gap_s: float) -> bool:
+        """Commit if it is time for it, lines coming ``gap_s`` apart; True if anything was new since the last commit."""
         moved = self.intake.dirty
-        much = bool(self.intake.judged) or self.intake.waiting >= COMMIT_RECORDS
-        if moved and (much or now - self.committed_at >= COMMIT_EVERY_S * EARLIER):
+        if moved and (not self.calm() or now_rather_than_later(now - self.committed_at, COMMIT_EVERY_S, gap_s)):
             self.committed_at = now
             self.intake.commit()
             self.facts.sync()
         return moved
+
+    def calm(self) -> bool:
+        """Say whether neither a verdict nor much waits to be stored, nor anything at once."""
+        return not self.intake.judged and self.intake.waiting < COMMIT_RECORDS and self.committed_at > 0.0
 
     def next_turn_s(self, now: float) -> float | None:
         """Return when ``turn`` wants to be called though nothing happens; None if it does not."""

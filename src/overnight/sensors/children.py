@@ -48,6 +48,7 @@ class Child:
         self._given = 0
         self._silent_s = 0.0
         self._looked_at = 0.0
+        self._heard = False
         self._killed_at: float | None = None
         self._start_at = 0.0
         self._closed = False
@@ -63,6 +64,7 @@ class Child:
         if samples:
             self._given += samples
             self._silent_s = ago_s
+            self._heard = True
             self.resting = False
             if self._given >= HEALTHY_SAMPLES:
                 self._tries = 0
@@ -71,9 +73,10 @@ class Child:
         """See whether it has ended, and kill it after a silence of ``limit_s`` seconds."""
         if self.pid is None:
             return
-        # Time in which nobody looked (a suspended machine) is not its silence.
-        self._silent_s += min(max(0.0, now - self._looked_at), 2 * SLOWEST_LOOK_S)
-        self._looked_at = now
+        # Time in which nobody looked (a suspended machine) is not its silence, nor is what passed before it was heard.
+        if not self._heard:
+            self._silent_s += min(max(0.0, now - self._looked_at), 2 * SLOWEST_LOOK_S)
+        self._looked_at, self._heard = now, False
         try:
             gone, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:

@@ -198,8 +198,10 @@ class Attempt:
 
     def next_look_s(self, now: float) -> float:
         """Return when ``watch_targets`` wants to be called though nothing happens, in seconds."""
+        if self.command is None or self.targets or not self.leads_on:
+            return LOOK_EVERY_S
         since_s = min(self.active_s(), now - self.target_ended_at)
-        if self.command is None or self.targets or not self.leads_on or since_s > YOUNG_S:
+        if since_s > YOUNG_S:
             return LOOK_EVERY_S
         return max(0.0, self.looked_at + max(LEAST_LOOK_S, since_s / 4) - now)
 

@@ -29,7 +29,9 @@ from overnight.keepers import Keepers
 from overnight.lifecycle import goes_on
 from overnight.monitor import Monitor
 from overnight.processes import boot_id
+from overnight.resumption.displacing import displaced
 from overnight.resumption.point import Point
+from overnight.resumption.steering import asks
 from overnight.sensors import GpuSample
 from overnight.sensors.gpulook import GpuLook
 from overnight.sensors.holders import device_files
@@ -96,12 +98,25 @@ class Attempts:
                 raise
             self.facts.note(f"attempt {attempt.number} cannot be asked for: {error.strerror}; free some space")
 
-    def stop(self, order: StopOrder) -> None:
-        """Begin the ladder."""
+    def stop(self, order: StopOrder, *, saving: bool = False) -> None:
+        """Begin the ladder; ``saving``: a save seems to be going on."""
         attempt = self.current
         if attempt is not None and attempt.command is not None and attempt.exit is None:
             self.stopping = self._stopping(attempt)
-            self.stopping.begin(order)
+            self.stopping.begin(order if saving else self._sparing(order))
+
+    def _sparing(self, order: StopOrder) -> StopOrder:
+        """Return the order, without time to save where a save in trouble would take the place of the healthy ones."""
+        asked = self.spec.nonfinite_signal != "auto" or self.spec.stop_signal != "auto"
+        if order.save or order.now or order.by != "rule" or order.cause == "stall" or asked:
+            return order
+        last = displaced(self.facts.book, os.path.lexists)
+        if last is None or asks(self.spec):
+            return order
+        self.facts.note(
+            f"ended at once: a save at the signal might have taken the place of {last.path}, the last healthy one"
+        )
+        return msgspec.structs.replace(order, now=True)
 
     def resume_stop(self, written: dict[str, Any], *, lost: bool) -> StopOrder | None:
         """Go on with a stop that an earlier supervisor began; ``written`` is its stop.json.
@@ -199,9 +214,7 @@ class Attempts:
             attempt.target_ended(pid, log_grew_at)
         for text in self.keepers.deaths(woke.exits):
             self.facts.note(text)
-        told = (
-            bool(woke.names or woke.exits) or woke.by_timer or attempt.gone_at is not None or self.stopping is not None
-        )
+        told = bool(woke.names or woke.exits) or woke.to_all or attempt.gone_at is not None or self.stopping is not None
         how = attempt.look_ended(kept=bool(self.keepers.alive())) if attempt.exit is None and told else None
         if how is not None:
             self.facts.say("exit", attempt=attempt.number, exit_code=how.exit_code, signal=how.signal)
@@ -270,6 +283,12 @@ class Attempts:
         """Say whether nobody has asked for the end of a run in this state: only then are rules over time asked."""
         running = state == "running" and self.current is not None and self.current.exit is None
         return running or state == "backoff"
+
+    def calm(self) -> bool:
+        """Say whether the command runs and nothing is being done about it."""
+        attempt = self.current
+        idle = self.stopping is None and self.aftermath is None and not self.dumps
+        return idle and attempt is not None and attempt.exit is None and attempt.gone_at is None
 
     def close(self, monitor: Monitor, finding: Finding | None = None) -> None:
         """Write down how the ended attempt ended, unless that is done, and forget how it was stopped."""

@@ -17,6 +17,7 @@ from overnight.errors import FolderError
 from overnight.facts import Facts
 from overnight.folder import RunFolder, read_json, utc, write_json
 from overnight.intake.instruments import Instruments
+from overnight.intake.rhythm import now_rather_than_later
 from overnight.kept import MOVING
 from overnight.monitor import Monitor
 from overnight.snapshot import Saves, Used, build
@@ -35,7 +36,6 @@ SHOWN_OF_RESUME = (
     "attempt", "path", "step", "skip", "passed_over", "lost_steps", "lost_s", "lost_cost", "rollback", "text"
 )  # fmt: skip
 SHOWN_OF_OVERLAP = ("compared", "equal", "first_difference", "text")
-EARLIER = 5 / 6
 
 HEARTBEAT_S = 15.0
 """A status this old is written anew at the next waking, though nothing moved: its age tells that somebody is there."""
@@ -68,12 +68,16 @@ class Publisher:
         self.at = self.written_at = 0.0
         self.last: dict[str, Any] = {}
 
-    def turn(self, gauges: Gauges, *, moved: bool) -> None:
-        """Write the status if it is time for it; ``moved`` says that there is something new in it."""
+    def turn(self, gauges: Gauges, *, moved: bool, gap_s: float) -> None:
+        """Write the status if it is time for it; ``moved``: something in it is new, as every ``gap_s`` seconds."""
         self.moved = self.moved or moved
-        # a little early where a line has come, so that nobody need wake once more for it a moment later
-        if self.urgent or boot_clock() - self.at >= self._every_s() * (EARLIER if moved else 1.0):
+        due = now_rather_than_later(boot_clock() - self.at, self._every_s(), gap_s if moved else 0.0)
+        if self.urgent or due:
             self.publish(gauges.now())
+
+    def calm(self) -> bool:
+        """Say whether it is not asked for, and nobody looks at the very first steps."""
+        return not self.urgent and self.monitor.meter.records >= EARLY_RECORDS
 
     def next_turn_s(self, now: float) -> float | None:
         """Return when ``turn`` wants to be called though nothing happens; None if it does not."""
