@@ -22,7 +22,8 @@ PURE = (
     "sensors.forecast sensors.filling sensors.series sensors.placing"
 ).split()
 PURE_FILES = (
-    "resumption.overlap resumption.expectation resumption.fitting resumption.point "
+    "resumption.overlap resumption.displacing resumption.expectation resumption.fitting resumption.point "
+    "saves.seen saves.silences intake.rhythm resumeproof.epochs "
     "resumeproof.words resumeproof.diagnosis resumeproof.comparing resumeproof.noise resumeproof.curves "
     "resumeproof.averages resumeproof.clues resumeproof.patterns resumeproof.vocabulary resumeproof.wording "
     "modelsize.adapters modelsize.gathering modelsize.tensornames modelsize.config modelsize.fields modelsize.tally "

@@ -20,10 +20,10 @@ from overnight.keepers import Keepers
 from overnight.processes import boot_id
 from overnight.reboots.rebooting import Reboot
 from overnight.requests.asked import Asked
-from overnight.requests.inbox import Inbox
 from overnight.spec import RunSpec
 from overnight.states import RunState
 from overnight.supervision import spending as room
+from overnight.supervision.inbox import Inbox
 from overnight.supervision.spending import Spending
 from overnight.supervision.standing import Standing
 from overnight.supervision.waking import Wake

@@ -143,20 +143,23 @@ def joined(parts: Iterable[Part]) -> tuple[list[Segment], list[int]]:
 def set_bases(segments: list[Segment]) -> None:
     """Give each segment its place on the x axis: rising over recounts, going back where the program did."""
     stepped = [one for one in segments if one.step is not None]
-    for index, one in enumerate(stepped):
-        before = stepped[index - 1] if index else None
-        if before is None:
-            continue
-        one.recount = _recounts(before, one)
-        first, last = one.step, before.last_step
-        if first is None or last is None:
-            continue
-        if one.recount and first <= last:
-            one.base = before.base + last + before.gain - first
-        elif one.recount:
-            one.base = before.base
-        else:
-            one.base = _base_again(stepped[:index], one)
+    for index in range(1, len(stepped)):
+        set_base(stepped, index)
+
+
+def set_base(stepped: list[Segment], index: int) -> None:
+    """Give one segment its place behind those before it, which have theirs; all of them print steps."""
+    before, one = stepped[index - 1], stepped[index]
+    one.recount = _recounts(before, one)
+    first, last = one.step, before.last_step
+    if first is None or last is None:
+        return
+    if one.recount and first <= last:
+        one.base = before.base + last + before.gain - first
+    elif one.recount:
+        one.base = before.base
+    else:
+        one.base = _base_again(stepped[:index], one)
 
 
 def _recounts(before: Segment, one: Segment) -> bool:

@@ -32,6 +32,6 @@ def plus_products(start: float, values: Sequence[float], counts: Sequence[int]) 
 
 
 def all_between(values: Sequence[float], least: float, most: float) -> bool:
-    """Say whether all of ``values`` are above ``least``, which is not negative, and below ``most``; none is NaN."""
+    """Say whether all of ``values`` (no NaN) lie above ``least``, which is not negative, and below ``most``."""
     # above 0 each is less than the sum of all, which is found three times as fast as the largest
     return min(values) > least and (sum(values) < most or max(values) < most)

@@ -1,4 +1,4 @@
-"""What people ask of a run: what was asked at its launch, and the stops, notes and changes that came since.
+"""What is asked of a run, as values: what was asked at its launch, and what may be changed of it since.
 
-What a request leads to is decided in ``lifecycle.py``.
+How requests come in is the supervisor's affair; what a stop leads to is decided in ``lifecycle.py``.
 """

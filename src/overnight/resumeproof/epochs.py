@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from overnight.history.chunks import Run
-from overnight.history.spans import Part, Segment, set_bases
+from overnight.history.spans import Part, Segment, set_base
 
 Bases = Mapping[float, float]
 """Epoch -> what is added to a step printed in it; empty where steps rise from the beginning to the end."""
@@ -32,7 +32,8 @@ class Axis:
             self._segments[-1].add(part)
         else:
             self._segments.append(Segment(part))
-            set_bases(self._segments)
+            if len(self._segments) > 1:
+                set_base(self._segments, len(self._segments) - 1)
         if len(self._segments) == 1:
             self._shift = shift(self._bases, epoch, 0.0)
         return round(step + self._segments[-1].base + self._shift)

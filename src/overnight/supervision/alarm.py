@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from overnight.clocks import boot_clock
 from overnight.intake.reading import Intake
@@ -27,6 +28,13 @@ LOOK_EVERY_S = 5.0
 """However much is told, everything is looked at so often: where the kernel's watches ran out, nobody tells."""
 
 
+class Late(NamedTuple):
+    """What can wait some seconds longer for a line that is expected: when it is due, and until when it can."""
+
+    due_at: float
+    latest_at: float
+
+
 class Alarm:
     """The next turn of one run. ``due_at``: when the next whole turn is due (boot clock); 0 while one is going on.
 
@@ -48,7 +56,9 @@ class Alarm:
         soon: Sequence[Callable[[float], float | None]],
         late: Sequence[tuple[Callable[[float], float | None], float]],
         calm: Sequence[Callable[[], bool]],
+        clock: Callable[[], float] = boot_clock,
     ) -> None:
+        self.clock = clock
         self.gauges = gauges
         self.intake = intake
         self.monitor = monitor
@@ -60,9 +70,7 @@ class Alarm:
         self.rhythm = Rhythm()
         self.due_at = self.fixed_at = self.whole_at = self.looked_at = 0.0
         self.soon_at = math.inf  # what ``soon`` waits for
-        self.late_at: list[
-            tuple[float, float]
-        ] = []  # what ``late`` waits for: when it is due, and until when it can wait
+        self.late_at: list[Late] = []
 
     def can_wait(self, woke: Woke) -> bool:
         """Say whether the rest of this turn can wait for a whole one, since the log alone has grown and nothing is due.
@@ -70,7 +78,7 @@ class Alarm:
         By half a line, whose end comes a moment later: unbuffered programs write it apart. Or by lines in which nothing
         was found.
         """
-        now = boot_clock()
+        now = self.clock()
         if not woke.by_log or now >= self.due_at:
             return False
         if self.intake.halfway:
@@ -80,7 +88,7 @@ class Alarm:
             return False
         self.soon_at = min(self.soon_at, self.whole_at + WHOLE_EVERY_S)
         too_late = now + min(self.rhythm.gap_s, WHOLE_EVERY_S / 2) > self.soon_at + PATIENCE_S
-        if too_late or now >= min([self.soon_at, *(due_at for due_at, _ in self.late_at)]):
+        if too_late or now >= min([self.soon_at, *(one.due_at for one in self.late_at)]):
             return False
         self._set(now)
         return True
@@ -88,7 +96,7 @@ class Alarm:
     def begin(self, woke: Woke) -> Woke:
         """A whole turn begins: when the next one is due is to be found out anew. Return what it is to look at."""
         self.rhythm.heard(self.intake.grew_at)
-        self.due_at, self.whole_at = 0.0, boot_clock()
+        self.due_at, self.whole_at = 0.0, self.clock()
         if not woke.to_all and self.whole_at - self.looked_at < LOOK_EVERY_S:
             return woke
         self.looked_at = self.whole_at
@@ -96,7 +104,7 @@ class Alarm:
 
     def timeout_s(self, moment: Moment | None) -> float:
         """Return how long to sleep at most; ``moment`` is that of this turn, if the rules were asked in it."""
-        now = boot_clock()
+        now = self.clock()
         if self.due_at:
             return max(0.0, self.due_at - now)
         state = self.monitor.state.state
@@ -117,11 +125,12 @@ class Alarm:
         self.fixed_at = now + min(wait for wait in waits if wait is not None)
         self.soon_at = now + min((wait for ask in self.soon if (wait := ask(now)) is not None), default=math.inf)
         late = [(ask(now), patience_s) for ask, patience_s in self.late]
-        self.late_at = [(now + wait, now + wait + patience_s) for wait, patience_s in late if wait is not None]
+        self.late_at = [Late(now + wait, now + wait + patience_s) for wait, patience_s in late if wait is not None]
         self._set(now)
         return max(0.0, self.due_at - now)
 
     def _set(self, now: float) -> None:
         """Set the time of the next whole turn, as what waits for it and the lines that are expected have it."""
-        waiting = [(self.soon_at, self.soon_at + PATIENCE_S), *self.late_at]
-        self.due_at = min(self.fixed_at, *(self.rhythm.put_off(at, latest_at, now) for at, latest_at in waiting))
+        waiting = [Late(self.soon_at, self.soon_at + PATIENCE_S), *self.late_at]
+        put_off = (self.rhythm.put_off(one.due_at, one.latest_at, now) for one in waiting)
+        self.due_at = min(self.fixed_at, *put_off)

@@ -17,10 +17,10 @@ from overnight.events import Request
 from overnight.facts import Facts
 from overnight.monitor import Monitor
 from overnight.requests.changes import changed
-from overnight.requests.inbox import Inbox
 from overnight.spec import RunSpec
 from overnight.states import Event
 from overnight.supervision.attempts import Attempts
+from overnight.supervision.inbox import Inbox
 from overnight.supervision.shutdown import shutting_down
 from overnight.supervision.waking import Woke
 
