@@ -43,8 +43,6 @@ from overnight.progress import Progress
 from overnight.reboots.rebooting import Reboot
 from overnight.requests.asked import read_asked
 from overnight.requests.changes import applied
-from overnight.requests.inbox import Inbox
-from overnight.requests.orders import Orders
 from overnight.rules import Moment
 from overnight.saves.noticing import SaveWatch
 from overnight.snapshot import verdict_line
@@ -54,6 +52,8 @@ from overnight.supervision.attempt import Attempt
 from overnight.supervision.attempts import Attempts
 from overnight.supervision.comeback import Comeback
 from overnight.supervision.gauges import Gauges
+from overnight.supervision.inbox import Inbox
+from overnight.supervision.orders import Orders
 from overnight.supervision.ownership import Owned, Owner
 from overnight.supervision.parting import NOBODY, Parting
 from overnight.supervision.publishing import Publisher

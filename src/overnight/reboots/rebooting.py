@@ -12,8 +12,8 @@ from overnight.facts import Facts
 from overnight.lifecycle import NOT_BACK
 from overnight.processes import boot_id
 from overnight.requests.asked import Asked
-from overnight.requests.inbox import Inbox
 from overnight.states import RunState
+from overnight.supervision.inbox import Inbox
 from overnight.supervision.spending import Spending
 from overnight.supervision.standing import Standing
 
