@@ -141,6 +141,25 @@ def test_a_batch_that_grows_is_no_counter() -> None:
     assert fed(records).measure().tokens_per_second_avg == pytest.approx(sum(values) / 60)
 
 
+@pytest.mark.parametrize("first", [1, 1001, 50001])
+@pytest.mark.parametrize("base", [24_000_000, 1_000_000_000])
+def test_a_counter_that_began_somewhere_else(first: int, base: int) -> None:
+    """With other batches before, or in another run: tokens and steps are in no proportion."""
+    records = [line(first + n, dt_s=0.5, tokens=base + 16384.0 * (n + 1)) for n in range(60)]
+    measure = fed(records).measure()
+    assert measure.tokens_per_second == 32768.0
+    assert measure.tokens_per_second_avg == pytest.approx(32768.0)
+    few = fed(records[:8]).measure().tokens_per_second
+    assert few == (32768.0 if base > 2**27 else pytest.approx(2 * base, rel=0.01))  # nobody could know
+
+
+@pytest.mark.parametrize("began", [20, 100, 300])
+def test_a_batch_that_is_still_growing_after_a_resume_is_no_counter(began: int) -> None:
+    values = [32768.0 * (began + n) for n in range(60)]
+    records = [line(5000 + n, dt_s=1.0, tokens=value) for n, value in enumerate(values)]
+    assert fed(records).measure().tokens_per_second_avg == pytest.approx(sum(values) / 60)
+
+
 def test_one_that_stops_rising_was_none() -> None:
     ramp = [line(n, dt_s=1.0, tokens=n * 100.0) for n in range(1, 10)]
     flat = [line(n, dt_s=1.0, tokens=900.0) for n in range(10, 30)]

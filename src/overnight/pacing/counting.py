@@ -5,6 +5,7 @@ Also decided here: whether numbers printed as the tokens of a step are such a co
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 from typing import Any, Final
 
@@ -13,6 +14,17 @@ _PROOF: Final = 4
 
 _PROOF_AFRESH: Final = 8
 """Lines that show one which began with this stretch of steps: a batch that grows does not begin with nothing."""
+
+_PROOF_ELSEWHERE: Final = 32
+"""Lines that show one which began somewhere else, as with other batches before: its gains are equal, and it rises with
+every single line. Tokens of a step that grow with the sequences do so in stages."""
+
+_ALIKE: Final = 1.5
+_FAR: Final = 500
+"""The largest of such gains may be so many times the least; and so many gains or more have come before."""
+
+_NO_STEP: Final = 2.0**27
+"""More tokens than any training takes in one step (tens of millions); eight lines will do then."""
 
 _MOST: Final = 64
 _NEAR: Final = 0.05
@@ -26,9 +38,9 @@ class Counting:
     """One program's way to print tokens, over all attempts.
 
     ``totals``: the numbers printed as tokens of a step are a counter; None while nobody can know. They are when they
-    rise with each step and are about as many times the gain per step as there were steps. They are not when one fails
-    to rise, as the tokens of single steps do at once. ``rows`` are those that speak for it, and ``before`` is what the
-    sums were before them.
+    rise with each step and are about as many times the gain per step as there were steps, or rise evenly for long.
+    They are not when one fails to rise, as the tokens of single steps do at once. ``rows`` are those that speak for it,
+    and ``before`` is what the sums were before them.
     """
 
     __slots__ = ("_gain", "_last", "before", "rows", "totals")
@@ -90,14 +102,23 @@ class Counting:
         self._last = self._gain = None
 
     def _is_even(self) -> bool:
-        """Say whether the numbers are what an even count from step 0, or from this stretch's beginning, would give."""
+        """Say whether the numbers are what an even count would give, from wherever it began."""
         (first, least, _), (second, _, _), (last, most, _) = self.rows[0], self.rows[1], self.rows[-1]
         gain = (most - least) / (last - first)
         if not 0 < gain < inf:
             return False
         if all(abs(tokens / gain - step) <= 1 + _NEAR * abs(step) for step, tokens in ((first, least), (last, most))):
             return True
-        return len(self.rows) >= _PROOF_AFRESH and least / gain <= 2 * (second - first)
+        if len(self.rows) < _PROOF_AFRESH:
+            return False
+        if least / gain <= 2 * (second - first):
+            return True
+        far = least >= _FAR * gain and len(self.rows) >= (_PROOF_AFRESH if least >= _NO_STEP else _PROOF_ELSEWHERE)
+        return far and self._has_equal_gains()
+
+    def _has_equal_gains(self) -> bool:
+        gains = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(self.rows)]
+        return max(gains) <= _ALIKE * min(gains)
 
     def snapshot(self) -> list[Any]:
         """Return all of it as builtins."""
