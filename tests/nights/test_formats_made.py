@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from overnight.cli.replay import replayed_words
 from overnight.events import Record
 from overnight.readers.sniff import Sniffer
 from overnight.tail import Tail
@@ -84,13 +86,21 @@ total 120 steps in 34.5 s (3.48 steps/s)
 throughput: 1.2M tok/s over the last 100 steps
 """.strip("\n").split("\n")
 
+# What these are only shows beside a training; KeyValue takes them for one before.
+BESIDE = frozenset(
+    {'    loss = model(batch)["loss"]  # step 5, loss 2.5', "best: step 5, loss 2.5", "Test: step 5, loss: 2.5"}
+)
+BESIDE_FROM = 6
+
 
 def made(form: str, dice: random.Random) -> list[tuple[str, dict[str, float] | None]]:
     """Return lines with what they say; None for lines that say nothing about the training."""
     lines: list[tuple[str, dict[str, float] | None]] = []
     for n in range(1, LINES + 1):
         while dice.random() < 0.3:
-            lines.append((dice.choice(AROUND), None))
+            line = dice.choice(AROUND)
+            if n >= BESIDE_FROM or line not in BESIDE:
+                lines.append((line, None))
         loss = "NaN" if n >= NAN_FROM else f"{dice.uniform(1.5, 11):.{dice.choice((2, 4, 6))}f}"
         printed = {
             "loss": loss,
@@ -157,3 +167,24 @@ def test_every_value_of_a_made_log_is_read_and_nothing_else(form: str, prefix: s
     assert [record.step for record in records] == [said["step"] for said in expected]
     assert [wrong for record, said in zip(records, expected, strict=True) for wrong in differences(record, said)] == []
     assert repr(read(data, lambda: dice.randrange(1, 60))) == repr(records)
+
+
+@pytest.mark.parametrize(
+    ("form", "odd"),
+    [
+        *(("step: {n}, loss: {loss}({loss}), lr: 0.1", odd) for odd in ("nan", "inf", "NaN")),
+        *(("iter {n}: loss {loss}({loss}), time 14.01ms, mfu 3.10%", odd) for odd in ("nan", "-inf")),
+        ("step {n} | loss {loss} ({loss}) | lr 0.1", "nan"),
+        ("2026-01-01 10:00:00 INFO test: step: {n}, loss: {loss}", "nan"),
+        *((f"{words}step: {{n}}, loss: {{loss}}", "nan") for words in ("test: ", "exp=test ", "env: dev | ", "best: ")),
+        *((f"{words} step {{n}}, loss {{loss}}", "nan") for words in ("sampling", "final:", "dry run:", "smoke test:")),
+    ],
+)
+def test_the_first_loss_that_is_no_number_ends_the_run(form: str, odd: str, tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    losses = [f"{9 / n + 2:.4f}" if n < NAN_FROM else odd for n in range(1, LINES + 1)]
+    log.write_text("".join(form.format(n=n, loss=loss) + "\n" for n, loss in enumerate(losses, 1)))
+    found = replayed_words([str(log)])
+    assert (found["end"]["rule"], found["end"]["step"]) == ("nonfinite", NAN_FROM)
+    assert {one["step"] for one in found["verdicts"] if one["rule"] == "nonfinite"} == {NAN_FROM}
+    assert found["read"]["evals"] == 0

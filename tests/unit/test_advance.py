@@ -100,12 +100,12 @@ def test_gains_and_steps_done_count_each_step_once_over_attempts() -> None:
 def test_a_rewind_within_an_attempt_is_done_again_and_an_epoch_is_not() -> None:
     rewound = Advance()
     walked([*range(1, 21)], rewound)
-    rewound.fall(11, anew=False, interval=1)
+    rewound.fall(11, 20, anew=False, interval=1)
     assert all(moved.redone for moved in walked([*range(11, 21)], rewound))
     assert rewound.steps_done == 20
     anew = Advance()
     walked([*range(1, 21)], anew)
-    anew.fall(1, anew=True, interval=1)
+    anew.fall(1, 20, anew=True, interval=1)
     assert not any(moved.redone for moved in walked([*range(1, 21)], anew))
     assert anew.steps_done == 40
     anew.begin_attempt()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from overnight import __version__, cli, options
+from overnight.cli import door
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +154,7 @@ def test_another_system_gets_one_sentence(monkeypatch: pytest.MonkeyPatch, capsy
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO])
 def test_what_the_system_refuses_is_one_sentence_with_the_place(number: int) -> None:
-    said = cli._sentence(OSError(number, os.strerror(number), "/some/place"))
+    said = door._sentence(OSError(number, os.strerror(number), "/some/place"))
     assert "/some/place" in said
     assert "\n" not in said
 

@@ -287,3 +287,37 @@ def test_a_way_back_that_is_long_is_lost_work_however_far_the_last_line_jumped()
     assert found.redone_steps == 5 + 990
     found = measure([first, stretch(range(11, 30), dt=1.0, attempt=2)], wall_s=5000.0)  # a crash: they may be real
     assert found.redone_steps == 5 + 990
+
+
+def slow_starts() -> list[Stretch]:
+    """Each start takes its first step with a warm-up in it; once a save lies in a step."""
+    first = [4.0, *[0.05] * 99]
+    again = [6.0, *[0.05] * 29, 3.95, *[0.05] * 69]
+    return [stretch(range(1, 101), dt=first, kept=50), stretch(range(51, 151), dt=again, attempt=2)]
+
+
+def test_a_warm_up_or_a_save_within_a_step_counts_as_a_usual_one() -> None:
+    for size in (1, 2, 7, 1000):
+        found = measure(pieces(slow_starts(), size), wall_s=30.0)
+        assert (found.productive_s, found.productive_steps) == (pytest.approx(150 * 0.05), 150), size
+        assert (found.lost_s, found.redone_steps) == (pytest.approx(50 * 0.05), 50), size
+        assert found.printed_s == pytest.approx(200 * 0.05 + 3.9), size
+    assert found.told == (
+        "step times as printed; 3 steps without one or with far more than a usual one count as the mean of the others"
+    )
+
+
+def test_times_that_scatter_or_change_for_good_are_no_warm_up() -> None:
+    scattered = [0.1 * (1 + n % 4) for n in range(400)]
+    found = measure([stretch(range(1, 401), dt=scattered)], wall_s=200.0)
+    assert found.productive_s == pytest.approx(sum(scattered))
+    slower = measure([stretch(range(1, 401), dt=[0.1] * 200 + [1.0] * 200)], wall_s=300.0)
+    assert slower.productive_s == pytest.approx(20 + 200, rel=0.05)
+
+
+def test_arrivals_that_were_seen_live_lead_where_no_time_is_printed() -> None:
+    at = [10.0 * (n // 300) + 1000 for n in range(400)]
+    found = measure([stretch(range(1, 401), at=at, kept=300)], wall_s=45.0, live_step_s=0.022)
+    assert (found.productive_s, found.lost_s) == (pytest.approx(6.6), pytest.approx(2.2))
+    printed = measure([stretch(range(1, 401), dt=0.05)], wall_s=45.0, live_step_s=0.022)
+    assert printed.productive_s == pytest.approx(20.0)

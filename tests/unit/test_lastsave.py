@@ -95,17 +95,18 @@ def test_what_looking_inside_has_told(known: dict[str, Any], words: str) -> None
 def test_a_bad_one_is_called_so_and_the_newest_good_one_named(known: dict[str, Any], words: str) -> None:
     final = save(312, 3.0, **known)
     found = lastsave.judge(seen(OLD, final, good=OLD), ASKED)
-    lost = "12 steps are lost, about 3m00s, 0.12 of money"
+    lost = "12 steps are lost, at most 3m00s, 0.12 of money"
     assert found.text == f"saved step 312: /c/312, but it {words}; the newest good one is step 300: /c/300; {lost}"
     assert found.facts()["lost"] == {"steps": 12, "seconds": 180.0, "cost": pytest.approx(0.12)}
     alone = said(seen(final))
     assert alone == (
-        f"saved step 312: /c/312, but it {words}; no good one is known; 312 steps are lost, about 1h00m, 2.40 of money"
+        f"saved step 312: /c/312, but it {words}; no good one is known; "
+        "312 steps are lost, at most 1h00m, 2.40 of money"
     )
 
 
 def test_none_came() -> None:
-    none = "12 steps since step 300 (/c/300) are lost, about 3m00s, 0.12 of money"
+    none = "12 steps since step 300 (/c/300) are lost, at most 3m00s, 0.12 of money"
     assert said(seen(OLD, good=OLD)) == f"no save appeared: {none}"
     assert said(seen(OLD, good=OLD), Asked(at=NOON, save=False, now=True)) == (
         f"killed at once, without a save: {none}"
@@ -114,17 +115,17 @@ def test_none_came() -> None:
         f"no save was asked for, and none appeared: {none}"
     )
     assert said(seen(OLD, good=OLD), None) == (
-        "nothing was training when it was stopped: 12 steps since step 300 (/c/300) are lost, about 3m09s, "
+        "nothing was training when it was stopped: 12 steps since step 300 (/c/300) are lost, at most 3m09s, "
         "0.13 of money"
     )
     assert said(seen(OLD, good=OLD, step=301, limits=None)) == (
-        "no save appeared: 1 step since step 300 (/c/300) is lost, about 3m00s"
+        "no save appeared: 1 step since step 300 (/c/300) is lost, at most 3m00s"
     )
 
 
 def test_nothing_was_ever_saved() -> None:
     never = "no save was ever seen (`--checkpoints DIR` says where to look)"
-    lost = "312 steps are lost, about 1h00m, 2.40 of money"
+    lost = "312 steps are lost, at most 1h00m, 2.40 of money"
     assert said(seen()) == f"{never}: {lost}"
     assert said(seen(), Asked(at=NOON, now=True, save=False)) == f"killed at once, and {never}: {lost}"
     assert said(seen(step=None)) == never
@@ -132,6 +133,28 @@ def test_nothing_was_ever_saved() -> None:
     assert said(seen(bad)) == f"no good save is left: {lost}"
     again = seen(attempt=2, attempts=[{"n": 1}, {"n": 2}], active_s=7200.0)
     assert lastsave.judge(again, ASKED).facts()["lost"]["seconds"] == 7200.0, "no attempt has left anything"
+
+
+def test_known_step_times_tell_what_is_lost() -> None:
+    """What passed before the first step, and between attempts, is no work that is lost."""
+    known = seen(good=OLD, step_s=0.02)
+    assert lastsave.judge(known, ASKED).facts()["lost"] == {
+        "steps": 12,
+        "seconds": pytest.approx(0.24),
+        "cost": pytest.approx(2.4 * 0.24 / 3600),
+    }
+    assert said(known) == "no save appeared: 12 steps since step 300 (/c/300) are lost, about 0.24s, 0.00016 of money"
+    assert (said(seen(step_s=0.02)) or "").endswith("312 steps are lost, about 6.2s, 0.00416 of money")
+    short = lastsave.judge(seen(good=OLD, step_s=900.0, active_s=700.0), ASKED).facts()["lost"]
+    assert short["seconds"] == 700.0, "never more than it has run"
+
+
+def test_steps_that_were_to_be_left_out_are_not_lost() -> None:
+    resume = {"attempt": 2, "path": "/c/300", "step": 300, "skip": [[291, 302], [301, 304], [310, 400]]}
+    found = lastsave.judge(seen(good=OLD, step_s=1.0, resume=resume, step=312), ASKED).facts()["lost"]
+    assert (found["steps"], found["seconds"]) == (12 - 4 - 3, 5.0)
+    odd = {**resume, "skip": [[5], "x", [None, 3], 7]}
+    assert lastsave.judge(seen(good=OLD, resume=odd), ASKED).facts()["lost"]["steps"] == 12  # edited by hand
 
 
 def test_a_save_of_the_last_step_loses_nothing() -> None:
@@ -162,7 +185,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
 def test_a_save_that_was_over_just_before_the_end_may_not_be_of_the_last_step() -> None:
     final = save(310, 0.5)
     assert said(seen(final, good=final)) == (
-        "saved step 310: /c/310 (verified, 2.1 s); 2 steps after it are lost, about 0s, 0.00 of money"
+        "saved step 310: /c/310 (verified, 2.1 s); 2 steps after it are lost, at most 0s, 0.00 of money"
     )
 
 
@@ -340,6 +363,6 @@ def test_how_an_attempt_went_on_is_on_the_page() -> None:
     alone = {**bare, "lost_steps": 116, "lost_s": 5.8, "overlap": {"compared": 37, "equal": 37, "text": "37/37 equal"}}
     assert "attempt 2 went on by itself, from a save that is not known; 37/37 equal log" in page(resume=alone)
     anew = {**alone, "overlap": {"compared": 0, "equal": 0, "text": "it began anew at step 1"}}
-    assert "attempt 2 began anew; it began anew at step 1; 116 steps, 5s lost log" in page(resume=anew)
+    assert "attempt 2 began anew; 116 steps, 5.8s lost log" in page(resume=anew)
     assert "steps 302-320, 400-410 left out" in page(resume={**bare, "skip": [[302, 320], [400, 410]]})
     assert "resume" not in page(resume="odd")

@@ -8,6 +8,7 @@ import pytest
 
 from overnight.events import Record
 from overnight.readers.jsonlines import JsonLines
+from overnight.readers.keyvalue import KeyValue
 from overnight.readers.trainer import Trainer
 from overnight.tail import Line
 
@@ -31,6 +32,11 @@ PYTHON, JSON = "{'loss': 2.1, 'lr': 0.1}", '{"loss": 2.1, "lr": 0.1}'
         ),
         *((words, 5, 100, None) for words in ("Step 5/100: ", "step 5 of 100 - ", "iteration 5/100 ")),
         *((words, 5, None, 2.0) for words in ("Epoch 2 step 5: ", "epoch: 2, step: 5, ", "epoch=2 iter 40 step=5 ")),
+        *(
+            (words, 5, None, 2.0)
+            for words in ("step 5 epoch 2: ", "Step 5 (Epoch 2/9) - train: ", "step=5, epoch=2 | ")
+        ),
+        *((words, 5, None, None) for words in ("final step 5: ", "Final: step 5: ", "sampling step 5: ")),
         ("2026-01-01 10:00:00,123 - INFO - [rank0]: step 5: ", 5, None, None),
         *(
             (words, None, None, None)
@@ -55,7 +61,22 @@ def test_a_step_that_is_only_spoken_of_counts_nothing(words: str) -> None:
     assert [record.step for mapping in (PYTHON, JSON) for record in read(words + mapping) if record.step] == []
 
 
-@pytest.mark.parametrize("words", ["eval step 5: ", "Validation: step 5: ", "step 5 (val): "])
+@pytest.mark.parametrize("line", ["final step 5{}", "final: step 5{}", "step 5 epoch 2{}", "epoch 2 step 5{}"])
+def test_a_line_with_a_mapping_and_one_without_agree(line: str) -> None:
+    general = KeyValue()(Line(line.format(", loss 2.1"), 0), 0.0, 0) or ()
+    for mapping in (PYTHON, JSON):
+        for one, other in zip(general, read(line.format(": " + mapping)), strict=True):
+            assert (one.kind, one.step, one.loss, one.epoch) == (other.kind, other.step, other.loss, other.epoch)
+
+
+@pytest.mark.parametrize("words", ["early stopping at step 5: ", "rolled back to step 5: ", "best: step 5: "])
+def test_a_step_of_the_past_before_a_mapping_is_none(words: str) -> None:
+    assert [record.step for mapping in (PYTHON, JSON) for record in read(words + mapping) if record.step] == []
+
+
+@pytest.mark.parametrize(
+    "words", ["held-out: ", "holdout set | ", "eval step 5: ", "Validation: step 5: ", "step 5 (val): "]
+)
 def test_the_mapping_of_an_evaluation_stays_one(words: str) -> None:
     assert {record.kind for mapping in (PYTHON, JSON) for record in read(words + mapping)} == {"eval"}
 
@@ -95,3 +116,34 @@ def test_what_is_wrapped_is_read_as_if_it_were_not(wrapper: str, inner: str, kin
 )
 def test_the_loss_of_the_model_counts_where_no_other_does(pairs: str, kind: str, loss: float) -> None:
     assert [(one.kind, one.step, one.loss) for one in read(f"{{{pairs}}}")] == [(kind, 5, loss)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "lr", "extra"),
+    [
+        ('{"event": {"step": 1}, "step": 5, "loss": 2.5}', "train", None, {"event/step": 1.0}),
+        ('{"values": {"lr": 3}, "step": 5, "loss": 2.5}', "train", None, {"values/lr": 3.0}),
+        ('{"step": 5, "loss": 2.5, "extra": {"split": "dev"}}', "train", None, {"extra/split": "dev"}),
+        ('{"step": 5, "loss": 2.5, "record": {"stage": "test"}}', "train", None, {"record/stage": "test"}),
+        ('{"step": 5, "loss": 2.5, "data": {"split": "val"}}', "train", None, {"data/split": "val"}),
+        (
+            '{"extra": {"lr": 3}, "payload": {"step": 5, "loss": 2.5, "lr": 1, "a": "b"}}',
+            *("train", 1.0, {"extra/lr": 3.0, "payload/a": "b"}),
+        ),
+        (
+            '{"message": {"event": {"global_step": 9, "step": 5, "loss": 2.5, "a": 1}}}',
+            *("train", None, {"message/event/a": 1.0}),
+        ),
+        ('{"Message": {"split": "dev", "step": 5, "loss": 2.5}}', "eval", None, {"Message/split": "dev"}),
+    ],
+)
+def test_only_where_a_mapping_is_no_record_what_it_holds_is(
+    text: str, kind: str, lr: float | None, extra: dict[str, Any]
+) -> None:
+    (record,) = read(text)
+    assert (record.kind, record.step, record.loss, record.lr, record.extra) == (kind, 5, 2.5, lr, extra)
+
+
+@pytest.mark.parametrize("text", ['{"event": {"step": 5}, "loss": 2.5}', '{"step": 5, "values": {"name": "x"}}'])
+def test_no_wrapper_lends_a_record_what_it_lacks(text: str) -> None:
+    assert read(text) == []

@@ -158,9 +158,38 @@ def test_units_in_json(pair: str, expected: dict[str, Any]) -> None:
     ("time", "seconds"),
     [
         *((time, 0.31) for time in ("310 ms", "310ms", "310 milliseconds", "310ms (avg 300ms)", "0.31 s", "0.31")),
-        *((time, None) for time in ("310 ms/iter", "310ms/iter", "2 min 3 s", "3.1s for 10 iterations", "310 ticks")),
+        *((time, 0.31) for time in ("310 ms/iter", "310ms/iter", "310 ms/it", "310.00ms/step", "0.31 s/it")),
+        *((time, None) for time in ("310 ms/epoch", "2 min 3 s", "3.1s for 10 iterations", "310 ticks")),
     ],
 )
 def test_the_time_of_a_child_of_nanogpt(time: str, seconds: float | None) -> None:
     (record,) = NanoGPT()(Line(f"iter 5: loss 2.5, time {time}, lr 0.1", 0), 0.0, 0) or ()
     assert (record.step, record.loss, record.dt_s, record.lr) == (5, 2.5, seconds, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((f"step: 5 | loss: 2.5 | lr{sign}3e-4 {word} | 3", {"lr": 3e-4}) for sign in (" ", ": ") for word in "hs"),
+        ("step: 5 | loss: 2.5 min | grad_norm: 3 hours", {"grad_norm": 3.0}),
+        ("step: 5 | loss: 2.5 | lr: 3 million", {}),
+        ("step: 5 | loss: 2.5 | lr: 3 %", {}),
+    ],
+)
+def test_a_unit_of_time_behind_what_is_no_time_is_another_word(text: str, expected: dict[str, Any]) -> None:
+    (record,) = KeyValue()(Line(text, 0), 0.0, 0) or ()
+    assert {name: value for name in FIELDS if (value := getattr(record, name)) is not None} == expected
+    assert (record.step, record.loss) == (5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("pair", "name", "value"),
+    [
+        *(('"step_time": "310 ms/step"', "dt_s", 0.31), ('"dt": "0.31 s/it"', "dt_s", 0.31)),
+        *(('"dt": "310 ms/epoch"', "dt_s", None), ('"dt": "5 tok/s"', "dt_s", None)),
+        *(('"tokens_per_sec": "1.2M tok/s"', "tokens_per_s", 1.2e6), ('"lr": "1 tok/s"', "lr", None)),
+    ],
+)
+def test_a_text_of_a_mapping_may_say_what_its_number_is_of(pair: str, name: str, value: float | None) -> None:
+    (record,) = JsonLines()(Line(f'{{"step": 5, "loss": 2.5, {pair}}}', 0), 0.0, 0) or ()
+    assert getattr(record, name) == value

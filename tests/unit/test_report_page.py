@@ -353,7 +353,7 @@ def test_what_matters_is_kept_of_a_long_night() -> None:
     ):
         assert said in text
     assert "save 2400" not in text
-    counts = [int(one.replace(",", "")) for one in re.findall(r">([\d,]+) less important entries", source)]
+    counts = [int(one.replace(",", "")) for one in re.findall(r">([\d,]+) less important entr", source)]
     assert sum(counts) == 5000 + 11 - 200
 
 
@@ -559,10 +559,33 @@ def test_older_attempts_are_drawn_apart_and_named() -> None:
 # -- bars and units --------------------------------------------------------------------------------------------------
 
 
-def test_what_was_overtaken_is_drawn_above_what_counts() -> None:
+def test_what_was_overtaken_is_drawn_below_what_counts() -> None:
     old = {"attempt": 1, "x": [2, 3], "low": [3.0, 2.0], "high": [3.0, 2.0]}
     drawn = str(chart(one_chart(x=[1, 2, 3, 4], older=[old]), "c"))
-    assert drawn.index('class="newest"') < drawn.index('class="older"')
+    assert drawn.index('class="older"') < drawn.index('class="newest"')
+    assert 'class="swatch older"' in drawn
+    assert "dots" not in drawn[drawn.index('class="older"') : drawn.index('class="newest"')]  # a dashed line, as told
+
+
+def test_the_legend_shows_dots_for_what_is_drawn_as_dots() -> None:
+    old = {"attempt": 1, "x": [2], "low": [3.0], "high": [3.0]}
+    drawn = str(chart(one_chart(x=[1, 2, 3, 4], older=[old]), "c"))
+    assert 'class="swatch older dotted"' in drawn
+    assert 'class="swatch newest"' in drawn
+    older = drawn[drawn.index('class="older"') : drawn.index('class="newest"')]
+    assert 'class="dots"' in older
+    assert 'class="line"' not in older
+
+
+def test_arrows_stay_whole_and_small_amounts_have_digits() -> None:
+    value = {**bare(), "next": ["it fell (2.5 -> 2.1) and `a -> b` ran"]}
+    assert '(2.5 <span class="word">-&gt;</span> 2.1)' in page(value)
+    value = rich()
+    value["cost"]["price"] = 0.00166
+    value["goodput"]["lost_cost"] = 0.00166
+    shown_text = Reading(page(value)).text
+    assert "worth 0.00166" in shown_text
+    assert "0.00166 (from" in shown_text
 
 
 def test_least_and_last_are_those_of_the_run_and_not_of_a_part() -> None:

@@ -76,7 +76,7 @@ def test_a_night_that_went_well() -> None:
         ({"state": "backoff", "cause": "crash", "text": "exited with code 1"}, "between two attempts after 7 h 12 min"),
         ({"state": "pending", "cause": None, "text": None}, "not started yet, as of 2026-11-30T07:00:00.000Z"),
         ({"state": "damaged", "cause": None, "text": "status.json is odd"}, "its run folder is damaged"),
-        ({"state": "unknown", "cause": None, "text": None}, "500 progress lines read at step 60 of 5,000"),
+        ({"state": "unknown", "cause": None, "text": None}, "500 progress lines read, up to step 60 of 5,000"),
         ({"state": "finished", "cause": "bad_teardown", "text": "reached, then SIGSEGV"}, "fell after its last step"),
     ],
 )

@@ -185,6 +185,20 @@ def test_a_lone_number_is_no_step_where_its_series_counts_something_else() -> No
     assert names([found("m_2.pt", at=1100.0)], book(sick(3500))) == ["m_2.pt"]
 
 
+def test_where_others_save_too_only_what_was_seen_and_what_is_like_it_counts() -> None:
+    known = book(saved(10, path="/out/run7-10.bin"), saved(20, path="/out/run7-20.bin"))
+    several = [found(f"run7-{step}.bin", step, at=1000.0 + step) for step in (10, 20, 30)]
+    others = [found("run8-2000.bin", 2000, at=1100.0), found("best.bin", 40, at=1100.0), found("run6-9.bin", 9, at=1.0)]
+    elsewhere = Wanted(attempts=ATTEMPTS.attempts, first=1000, own=("/work", "/disk/work"))
+    assert names([*others, *several], known, elsewhere) == ["run7-30.bin", "run7-20.bin", "run7-10.bin"]
+    assert why([*others, *several], known, elsewhere) == {}
+    for own in ("/", "/out", "/out/"):
+        inside = Wanted(attempts=ATTEMPTS.attempts, first=1000, own=("/work", own))
+        assert names([*others, *several], known, inside)[0] == "run8-2000.bin", "in its own folder all is its own"
+    written = [found("step-00000040", 40, at=1300.0, maker="overnight", own=True)]
+    assert names(written, known, elsewhere) == ["step-00000040"]
+
+
 def test_what_is_in_doubt_stays_a_last_resort() -> None:
     mixed = seen(200, problem="optimizer.pt is of step 10")
     known = book(saved(100), saved(200), checked("/out/a1-200.pt", False, problem="optimizer.pt is of step 10"))

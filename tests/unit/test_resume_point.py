@@ -100,3 +100,12 @@ def test_who_reads_the_variable_can_be_steered(tmp_path: Path) -> None:
     assert steered(spec(cwd=str(tmp_path), argv=("sh", "-c", "train --resume $OVERNIGHT_CHECKPOINT")))
     (tmp_path / "pipe").mkdir()
     assert not steered(spec(cwd=str(tmp_path), argv=("python", "pipe", "missing", "")))
+
+
+def test_steps_that_were_to_be_left_out_are_not_lost() -> None:
+    skip = [[291, 305], [297, 311]]
+    found = lost(spec(price=3.0), 317, chosen("p", 250), step_s=0.02, used_s=500.0, left_out=skip)
+    assert (found["lost_steps"], found["lost_s"]) == (67 - 21, pytest.approx(0.92))
+    for odd in (None, "x", [], [[1]], [[None, 2]], [["a", "b"]], [[1, 250]], [[318, 400]]):
+        assert lost(spec(), 317, chosen("p", 250), step_s=1.0, used_s=500.0, left_out=odd)["lost_steps"] == 67
+    assert lost(spec(), 260, chosen("p", 250), step_s=1.0, used_s=500.0, left_out=[[1, 999]])["lost_steps"] == 0

@@ -75,6 +75,7 @@ def test_nothing_to_go_back_to_ends_it_as_the_rule_would() -> None:
     found = decide(waiting, Stranded(text="there is no healthy save"), plan())
     assert (found.state.state, found.state.cause) == ("stopped", "spike")
     assert found.state.cause_text == "loss 8 at step 312; there is no healthy save"
+    assert (waiting.rollbacks, found.state.rollbacks) == (1, 0), "what was not carried out is not used up"
 
 
 def test_a_failure_that_cannot_go_on_has_failed() -> None:
@@ -82,6 +83,7 @@ def test_a_failure_that_cannot_go_on_has_failed() -> None:
     assert crashed.state.state == "backoff"
     found = decide(crashed.state, Stranded(text="no save is left"), plan(restarts=3))
     assert (found.state.state, found.state.cause) == ("failed", "crash")
+    assert (crashed.state.restarts, found.state.restarts) == (1, 0)
     assert decide(found.state, Stranded(text="again"), plan()).state is found.state
 
 

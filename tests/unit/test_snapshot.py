@@ -167,3 +167,20 @@ def test_a_back_off_says_when_it_is_over() -> None:
     assert found["restarts_used"] == 1
     assert (found["cause"], found["cause_text"]) == ("crash", "exited with code 7")
     assert snapshot(used=Used(active_s=9.0, elapsed_s=10.0))["backoff_until"] is None
+
+
+def test_an_attempt_that_began_anew_has_lost_what_its_save_held() -> None:
+    resume = {
+        "attempt": 2, "path": "/c/300", "step": 300, "maker": None, "skip": [], "lost_steps": 20, "lost_s": 0.4,
+        "lost_cost": 0.1, "overlap": None,
+    }  # fmt: skip
+    log = b"".join(b"step %d loss 2.5 dt 0.02\n" % n for n in range(1, 30))
+    tries = [{"n": 1, "first_step": 1, "last_step": 320}, {"n": 2, "first_step": 1, "last_step": 29}]
+    told = snapshot(log, attempts=tries, saves=Saves(resume=resume))
+    assert (told["resume"]["lost_steps"], told["resume"]["lost_s"]) == (320, pytest.approx(6.4))
+    assert told["resume"]["lost_cost"] == pytest.approx(1.6)
+    assert told["step_s"] == pytest.approx(0.02)
+    went_on = [tries[0], {"n": 2, "first_step": 301, "last_step": 329}]
+    for attempts in (went_on, [{"n": 2, "first_step": None}], [{"n": 2, "first_step": 46}], []):
+        assert snapshot(log, attempts=attempts, saves=Saves(resume=resume))["resume"] == resume
+    assert snapshot(log, saves=Saves(resume={"attempt": 2}))["resume"] == {"attempt": 2}  # of an older version

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overnight.resumeproof.absolutes import texts
-from overnight.resumption.steering import steered
+from overnight.resumption.steering import asks, steered
 from overnight.scripts import MOST_FILES, named, reached
 from overnight.spec import RunSpec
 
@@ -137,3 +137,63 @@ def test_files_are_named_in_order_and_only_scripts_and_settings_are_searched_for
     assert [os.path.basename(path) for path in texts(words, str(tmp_path))] == [
         "my train.py", "train.py", "conf.yaml",
     ]  # fmt: skip
+
+
+def asking(folder: Path, *argv: str) -> bool:
+    return asks(RunSpec(name="r", argv=argv, executable="python", cwd=str(folder), log="l"))
+
+
+READS_ORDER = """
+import json, os
+from pathlib import Path
+def wanted():
+    folder = os.environ.get("OVERNIGHT_RUN_DIR")
+    order = Path(folder, "attempts", "001", "stop.json")
+    return not order.exists() or json.loads(order.read_text())["save"]
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        READS_ORDER,
+        READS_ORDER.replace('Path(folder, "attempts", "001", "stop.json")', 'Path(f"{folder}/attempts/001/stop.json")'),
+        "from overnight.checkpoint import Checkpointer\n",
+        "import overnight.checkpoint as oc\n",
+        "from signals import save_wanted\nif save_wanted():\n    pass\n",
+        "import signals\nsave = signals.save_wanted()\n",
+        "print 'old'\n" + READS_ORDER,
+    ],
+)
+def test_who_reads_the_order_to_stop_asks(tmp_path: Path, text: str) -> None:
+    put(tmp_path, train_py=text)
+    assert asking(tmp_path, "python", "train.py")
+    assert asking(tmp_path, "python", "-c", text + "\n")
+
+
+def test_who_reads_it_in_a_module_or_a_shell_script_asks(tmp_path: Path) -> None:
+    put(tmp_path, train_py="import order\n", order_py=READS_ORDER)
+    put(tmp_path, run_sh='grep -q false "$OVERNIGHT_RUN_DIR/attempts/001/stop.json"\n')
+    assert asking(tmp_path, "python", "train.py")
+    assert asking(tmp_path, "bash", "run.sh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# looks into stop.json\n",
+        "# OVERNIGHT_RUN_DIR stop.json save_wanted()\nbroken (\n",
+        "import os\nfolder = os.environ['OVERNIGHT_RUN_DIR']\nhistory = folder + '/early_stop.json'\n",
+        "folder = 'OVERNIGHT_RUN_DIR'\nx = 'stop.json.bak'\n",
+        "folder = 'OVERNIGHT_RUN_DIR'\nx = 'nonstop.json'\n",
+        "x = open('out/stop.json')\n",  # its own
+        '"""It does not read stop.json of OVERNIGHT_RUN_DIR."""\n',
+        "save_wanted = True\n",
+        "# from overnight import checkpoint\n",
+        "from overnight import __version__\n",
+    ],
+)
+def test_who_only_mentions_it_does_not_ask(tmp_path: Path, text: str) -> None:
+    put(tmp_path, train_py=text, run_sh="# $OVERNIGHT_RUN_DIR/stop.json\ncat $OVERNIGHT_RUN_DIR/early_stop.json\n")
+    assert not asking(tmp_path, "python", "train.py")
+    assert not asking(tmp_path, "bash", "run.sh")

@@ -63,7 +63,10 @@ def test_what_changed_is_told_without_the_rest() -> None:
 
 
 def test_a_pass_within_a_floor_says_so_in_one_line() -> None:
-    one = Variant(how="kill", passed=True, cause=None, also=(), text="so it is", compared=9, equal=9)
+    one = Variant(
+        how="kill", passed=True, cause=None, also=(), text="so it is", compared=9, equal=9, states=(state(123_460, 7),),
+        resumed_from=From(path="/c/10", step=10, maker="torch"),
+    )  # fmt: skip
     text = proof_text(
         Proof(command=("t",), passed=True, until=123_466, stop_at=123_456, variants=(one,), floor={"a": 0.1})
     )
@@ -73,3 +76,25 @@ def test_a_pass_within_a_floor_says_so_in_one_line() -> None:
 
 def test_states_that_are_equal_are_no_good_sign_where_nothing_was_resumed() -> None:
     assert "bit by bit" not in shown(cause="nothing_saved", states=(state(8, 7),))
+
+
+@pytest.mark.parametrize(
+    ("states", "begun", "seen"),
+    [((state(20, 7),), 10, True), ((state(10, 7),), 10, False), ((), 10, False), ((state(20, 7),), None, True)],
+)
+def test_a_pass_without_a_state_saved_after_resuming_says_so_in_its_first_words(
+    states: tuple[StateComparison, ...], begun: int | None, *, seen: bool
+) -> None:
+    text = shown(passed=True, states=states, resumed_from=From(path="/c/10", step=begun, maker="torch"))
+    first = " ".join(text.partition("/t")[0].split("\n      t")[0].split())
+    assert ("the resume is exact" in first) is seen
+    assert ("no state saved after resuming was compared (killed)" in first) is not seen
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("names", "said"), [("ab", "the other one has to be equal"), ("abc", "the other 2 have to")])
+def test_what_is_left_beside_a_floor_is_counted(names: str, said: str) -> None:
+    floor = {name: 0.1 if name == "a" else 0.0 for name in names}
+    one = Variant(how="kill", passed=True, cause=None, also=(), text="so it is", compared=9, equal=9)
+    text = proof_text(Proof(command=("t",), passed=True, until=20, stop_at=10, variants=(one,), floor=floor))
+    assert said in " ".join(text.split())

@@ -159,6 +159,11 @@ def is_measured(field: str) -> bool:
     return field in _EXPONENTS
 
 
+def is_other_word(field: str, unit: str | None) -> bool:
+    """Say whether a word that is a unit of time elsewhere says nothing about ``field``: ``lr 3e-4 h``."""
+    return unit is not None and not is_measured(field) and (unit in _TIME_EXPONENTS or unit in _LONG)
+
+
 def exponent_of(field: str, unit: str | None) -> int | None:
     """Return the power of ten between what is printed with ``unit`` and the unit of ``Record``; None: no such unit."""
     return _EXPONENTS.get(field, _NO_UNIT).get(unit or "")

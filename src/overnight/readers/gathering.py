@@ -27,10 +27,11 @@ class Group:
     """The step words of one record (``iter 4 step 1``) and its fields, ``found``, in the order of the line.
 
     ``step`` is the part whose number is the step; ``before`` and ``sentence`` are the words before the first one with
-    and without dates and names; ``outside`` those of them that are no field; ``slots`` is filled when it is read.
+    and without dates and names; ``outside`` those of them that are no field; ``slots`` is filled when it is read, and
+    ``aside`` is set where words set it apart from the training (see ``asides``).
     """
 
-    __slots__ = ("before", "found", "outside", "parts", "sentence", "slots", "step")
+    __slots__ = ("aside", "before", "found", "outside", "parts", "sentence", "slots", "step")
 
     def __init__(self, part: Part) -> None:
         self.parts = [part]
@@ -39,6 +40,7 @@ class Group:
         self.before = self.outside = part.segment.before
         self.sentence = part.segment.sentence
         self.slots: list[Slot] = []
+        self.aside = False
 
     @property
     def start(self) -> int:

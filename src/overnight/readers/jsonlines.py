@@ -92,13 +92,13 @@ class JsonLines:
         records: list[Record] = []
         mine = False
         for begin, content in _objects(text):
-            reading = counted(read_pairs(flat(content)), text[text.rfind("}", 0, begin) + 1 : begin])
+            wrapper, about = unwrapped(content)
+            reading = counted(read_pairs(flat(content), wrapper), text[text.rfind("}", 0, begin) + 1 : begin])
             if reading.step is None and "epoch" not in reading.values:
                 continue
             mine = True
             before = text[:begin]
             evaluating = not EVAL_WORDS.isdisjoint(re.split(r"[^a-z]+", before.lower())) if begin else False
-            about = unwrapped(content)
             evaluating = evaluating or is_of_evaluation(before, about)
             nothing = reading.kind is None and _PROGRESS.isdisjoint(reading.named)
             if nothing or is_no_progress(before) or _retells(about) or "train_num_updates" in content:

@@ -13,18 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from overnight.events import Record
-from overnight.readers.counters import (
-    MICRO,
-    SPLIT_NAMES,
-    is_evaluation,
-    is_left_out,
-    is_retold,
-    is_said,
-    may_count,
-    step_marks,
-)
+from overnight.readers.asides import SPLIT_NAMES, is_headed, is_piece, may_be_apart, names_split, only_tells
+from overnight.readers.counters import MICRO, is_evaluation, is_left_out, is_retold, is_said, may_count, step_marks
 from overnight.readers.fields import EVAL_WORDS, LOSSES, PLACE, RIVALS
-from overnight.readers.gathering import Group, gather
+from overnight.readers.gathering import Group, gather, has_loss
 from overnight.readers.glue import segments, touches
 from overnight.readers.numbers import PLAIN, parse_whole
 from overnight.readers.shape import Layout, Shape, Slot, learn
@@ -66,7 +58,8 @@ class KeyValue:
     always = frozenset({"step", "loss"})
 
     def __init__(self) -> None:
-        """Begin without any learned shape."""
+        """Begin without any learned shape, before any training record."""
+        self._trained = False
         self._shapes: list[Shape] = []
         self._may_learn = _MOST_LESSONS
 
@@ -75,6 +68,7 @@ class KeyValue:
         text, offset, cut = line
         exact = _EXACT(text)
         if exact is not None and not cut:
+            self._trained = True
             step, loss, dt_s = exact.groups()
             return (
                 Record(
@@ -100,14 +94,17 @@ class KeyValue:
         for shape in (*self._shapes, _exact_shape()):
             found = shape.run(block, begin, start, at, source)
             if found is not None:
+                self._trained = True
                 return found
         return None
 
-    def snapshot(self) -> None:
-        """Return None: a line needs no other line."""
+    def snapshot(self) -> bool | None:
+        """Return True once there was a training record that nothing sets apart; None before."""
+        return self._trained or None
 
     def restore(self, state: Any) -> None:
-        """Nothing to restore."""
+        """Go on from a snapshot."""
+        self._trained = state is True
 
     def _parse(self, line: Line, at: float, source: int) -> tuple[Record, ...] | None:
         """Read a line whose shape is not known yet."""
@@ -117,10 +114,11 @@ class KeyValue:
         groups = gather(line.text, segments(line.text, marks))
         records: list[Record] = []
         for group in groups:
-            record = _read(group, line, at, source, len(records))
+            record = _read(group, line, at, source, len(records), trained=self._trained)
             if record is None:
                 continue
             records.append(record)
+            self._trained = self._trained or (record.kind == "train" and not group.aside)
             if len(groups) == 1 and self._may_learn and group.slots:
                 self._learn(line, record, group.slots)
         return tuple(records) or None
@@ -133,13 +131,17 @@ class KeyValue:
             self._shapes = [shape, *self._shapes[: _MOST_SHAPES - 1]]
 
 
-def _read(group: Group, line: Line, at: float, source: int, part: int) -> Record | None:
-    """Return the record of one group, or None when it is no progress."""
+def _read(group: Group, line: Line, at: float, source: int, part: int, *, trained: bool) -> Record | None:
+    """Return the record of one group, or None when it is no progress; ``trained``: other lines are the training's."""
     text, segment, last = line.text, group.step.segment, group.parts[-1]
     if is_retold(group.before, group.sentence) or is_left_out(text, group.start, last.segment.end):
         return None
+    evaluating, apart = _is_evaluating(text, group), _is_apart(text, group)
+    group.aside = apart or only_tells(group.before, loss=has_loss(group.found))
+    if group.aside and trained and not (evaluating or apart):
+        return None
     _drop_micro_times(group)
-    kind, loss = _loss(group, evaluating=_is_evaluating(text, group))
+    kind, loss = _loss(group, evaluating=evaluating or (apart and trained))
     if kind is None or not _is_progress(text, group, loss):
         return None
     open_end, ending = last.fields.open_end, last.fields.last
@@ -163,7 +165,7 @@ def _read(group: Group, line: Line, at: float, source: int, part: int) -> Record
         per_device=values.per_device,
         **values.known,
     )
-    if kind == "train" and not uncertain and not line.cut and values.exact:
+    if kind == "train" and not (uncertain or line.cut or group.aside) and values.exact:
         group.slots = _slots(text, group, values.slots)
     return record
 
@@ -180,11 +182,25 @@ def _drop_micro_times(group: Group) -> None:
 
 def _is_evaluating(text: str, group: Group) -> bool:
     """Say whether the words before the loss, fields apart, tell of an evaluation."""
-    if is_evaluation(group.outside) or any(_names_evaluation(one) for one in group.found):
+    if is_evaluation(group.outside):
         return True
-    losses = [one.start for one in group.found if one.field in LOSSES and one.start > group.start]
-    until = min(losses, default=0)
+    until = _until_loss(group)
     return until > 0 and any(is_evaluation(part.fields.words(text, until)) for part in group.parts)
+
+
+def _until_loss(group: Group) -> int:
+    """Return where the first loss behind the step begins; 0 without one."""
+    return min((one.start for one in group.found if one.field in LOSSES and one.start > group.start), default=0)
+
+
+def _is_apart(text: str, group: Group) -> bool:
+    """Say whether a heading, or the name of a part of the data, tells of an evaluation if the log trains as well."""
+    if not may_be_apart(text):
+        return False
+    if is_headed(group.before) or names_split(group.outside) or any(_names_evaluation(one) for one in group.found):
+        return True
+    until = _until_loss(group)
+    return until > 0 and any(is_piece(part.fields.between(text, until)) for part in group.parts)
 
 
 def _names_evaluation(one: Found) -> bool:

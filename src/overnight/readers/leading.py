@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from overnight.readers.asides import only_tells
 from overnight.readers.counters import MICRO, counter_of, is_retold, step_marks
 from overnight.readers.numbers import parse_whole
 from overnight.readers.pairs import Fields
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     from overnight.readers.mappings import Reading
 
 _FARTHEST = 200
+_SEPARATORS = r"[\s:=|,;>()\[\]-]{0,32}"
 _ONLY_A_NAME = re.compile(
-    r"[\s:=|,;>)\]-]*(?:(?:train|training|metrics?|logs?|losses|loss|stats|scalars|results?|values)[\s:=|,;>)\]-]*){0,2}"
+    rf"{_SEPARATORS}(?:epoch[ ]?[:=]?[ ]?\[?[0-9.]{{1,20}}(?:/[0-9]{{1,9}})?{_SEPARATORS})?"
+    rf"(?:(?:train|training|metrics?|logs?|losses|loss|stats|scalars|results?|values){_SEPARATORS}){{0,2}}",
+    re.IGNORECASE,
 )
 
 
@@ -32,7 +36,7 @@ def counted(reading: Reading, words: str) -> Reading:
         return reading
     first = marks[0].start()
     rest = strip_prefix(words, 0, first)[1]
-    if is_retold(words[:first], words[rest:first]):
+    if is_retold(words[:first], words[rest:first]) or only_tells(words[:first], loss=True):
         return reading
     best = max(range(len(marks)), key=lambda number: counters[number].rank)
     if counters[best].rank < MICRO or counters[best].plural:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from overnight.events import Record
 from overnight.readers.counters import is_evaluation
-from overnight.readers.fields import EVAL_WORDS, UNIT, field_of, field_value
+from overnight.readers.fields import EVAL_WORDS, PLACE, UNIT, field_of, field_value
 from overnight.readers.numbers import PRINTED, parse_number, parse_whole
+from overnight.readers.pairs import EACH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,12 +55,16 @@ _STEPS = (
 _STEP_RANK: Mapping[str, int] = {name: rank for rank, name in enumerate(_STEPS)}
 # Words in front of a name that change nothing about it.
 _AROUND = tuple(
-    "train/ training/ train_ train. metrics/ stats/ scalars/ logs/ log/ data/ losses/ optim/ optimizer/ perf/"
-    " message/ msg/ payload/ fields/ extra/ record/ event/ body/ values/ entry/ result/ content/".split()
+    "train/ training/ train_ train. metrics/ stats/ scalars/ logs/ log/ data/ losses/ optim/ optimizer/ perf/".split()
 )
-_WRAPPERS = frozenset(word[:-1] for word in _AROUND if word.endswith("/")) - {"train", "training"}
+# Names of a mapping that holds the whole record, where what is round it is a logger's.
+_WRAPPERS = frozenset(
+    "metrics stats scalars logs log data message msg payload fields extra record event body values entry result"
+    " content".split()
+)
+_OF_A_RECORD = frozenset({"step", "loss", "train_loss", "val_loss", *_OTHER_LOSSES})
 _PER_DEVICE = re.compile(r"tok\w*.{0,24}?(?:per_sec|/s|_s_).{0,12}?(?:gpu|device)", re.IGNORECASE)
-_AMOUNT = re.compile(rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT}))?")
+_AMOUNT = re.compile(rf"(?P<number>{PRINTED})(?:[ ]?(?:(?P<unit>{UNIT})|(?P<scale>[kKMGBT])?[ ]?(?P<each>{EACH})))?")
 _COUNT = re.compile(r"(?P<step>[0-9][0-9,]{0,20})(?:[ ]?/[ ]?(?P<total>[0-9][0-9,]{0,20}))?")
 _MOST_EXTRA = 256
 _LONGEST_TEXT = 256
@@ -85,6 +90,9 @@ _NO_PROGRESS = re.compile(
     r"|expected|checkpoint|ckpt|best|sav(?:ed|ing)|resum\w{2,4}|restor\w{1,4}|load(?:ed|ing)|previous|early ?stopping"
     r"|summary))(?![\w-])[^{}\]|]{0,16}$",
     re.IGNORECASE,
+)
+_HELD_OUT_BEFORE = re.compile(
+    r"(?<![A-Za-z0-9/._=-])(?:held[ -]?out|holdout)(?:[ _-](?:set|split|data))?[\s:|>-]{0,8}$", re.IGNORECASE
 )
 _DEEPEST = 4
 
@@ -113,11 +121,11 @@ class Reading(NamedTuple):
     per_device: bool
 
 
-def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
+def read_pairs(pairs: Iterable[tuple[str, Any]], wrapper: str = "") -> Reading:
     """Return what pairs of printed names and values (numbers, texts, None) mean.
 
     Of a field named twice the first counts. Names that begin with a word for an evaluation are of that evaluation: of
-    them only a loss is a field of ours.
+    them only a loss is a field of ours. Names mean what they mean without ``wrapper`` in front of them.
     """
     counted = _Counter()
     found: dict[str, float | None] = {}
@@ -126,9 +134,10 @@ def read_pairs(pairs: Iterable[tuple[str, Any]]) -> Reading:
     per_device = False
     for printed, value in pairs:
         key = printed if printed.isprintable() and len(printed) <= _LONGEST_NAME else _sane(printed)
-        field = meaning_of(key)
+        plain = key.removeprefix(wrapper) if wrapper else key
+        field = meaning_of(plain)
         if field == "step":
-            counted.take(key, value)
+            counted.take(plain, value)
             continue
         name = "dt_s" if field in {"dt_ms", "dt_us"} else field
         if not field or name in found:
@@ -187,7 +196,9 @@ def record_of(
 
 def is_of_evaluation(before: str, content: dict[str, Any]) -> bool:
     """Say whether the words before a mapping, or what it says about itself, make it an evaluation's."""
-    if before and (is_evaluation(before) or _EVAL_BEFORE.search(before) is not None):
+    if before and any(told.search(before) for told in (_EVAL_BEFORE, _HELD_OUT_BEFORE)):
+        return True
+    if before and is_evaluation(before):
         return True
     if _SELF_IN_ANY_CASE.isdisjoint(content):  # nearly every line of a night
         return False
@@ -207,12 +218,24 @@ def is_of_evaluation(before: str, content: dict[str, Any]) -> bool:
     return False
 
 
-def unwrapped(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a mapping together with what stands in a wrapper of it, as in ``{"message": {"step": 5, ...}}``."""
-    for key, value in content.items():
-        if isinstance(value, dict) and key.lower() in _WRAPPERS:
-            return {**content, **unwrapped(value)}
-    return content
+def unwrapped(content: dict[str, Any], depth: int = 0) -> tuple[str, dict[str, Any]]:
+    """Return the path of the record in ``{"message": {"step": 5, ...}}``, here "message/", and all that it says.
+
+    A mapping that names a step or a loss itself is the record, whatever it holds: its path is "".
+    """
+    wrappers = [key for key, value in content.items() if isinstance(value, dict) and key.lower() in _WRAPPERS]
+    if not wrappers or depth >= _DEEPEST or _is_record(content):
+        return "", content
+    for key in wrappers:
+        path, inner = unwrapped(content[key], depth + 1)
+        if path or _is_record(inner):
+            return f"{key}/{path}", {**content, **inner}
+    return "", content
+
+
+def _is_record(content: dict[str, Any]) -> bool:
+    """Say whether a mapping itself names a step or a loss."""
+    return any(meaning_of(key) in _OF_A_RECORD for key, value in content.items() if not isinstance(value, dict))
 
 
 def is_no_progress(before: str) -> bool:
@@ -293,7 +316,14 @@ def number_of(field: str, value: Any) -> float | None:
     if not isinstance(value, str):
         return None
     found = _AMOUNT.fullmatch(value.strip())
-    return None if found is None else field_value(field, found["number"], found["unit"])
+    if found is None:
+        return None
+    printed, unit, each = found["number"], found["unit"], found["each"]
+    if each is not None:  # `310 ms/step`, `1.2M tok/s`
+        said = field_of(each)
+        same = PLACE.get(said, said) == PLACE.get(field, field) != ""
+        return field_value(said, printed, found["scale"]) if same else None
+    return field_value(field, printed, unit)
 
 
 def whole_of(value: Any) -> tuple[int, int | None] | None:

@@ -10,9 +10,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from overnight.events import Record
-from overnight.readers.fields import LOSSES, PLACE, UNIT, field_of, field_value, is_measured
+from overnight.readers.fields import LOSSES, PLACE, field_of, field_value, is_measured
 from overnight.readers.glue import Segment, segments, touches
 from overnight.readers.numbers import CLOSERS, PLAIN, PRINTED, VALUE_END, parse_printed
+from overnight.readers.pairs import AMOUNT, measured
 
 if TYPE_CHECKING:
     from overnight.tail import Line
@@ -28,7 +29,7 @@ _MARK = re.compile(
 _LOSS = re.compile(rf"[ ]{{1,8}}({PRINTED}){VALUE_END}")
 _FIELD = re.compile(
     rf",[ ]{{0,8}}(?P<key>[A-Za-z_][A-Za-z0-9_/]{{0,63}}(?:[ ][A-Za-z_][A-Za-z0-9_/]{{0,63}})?)[ ]{{1,8}}"
-    rf"(?P<number>{PRINTED})(?:[ ]?(?P<unit>{UNIT}))?{VALUE_END}(?P<more>[ ][A-Za-z0-9µμ]|[ ]?[(])?"
+    rf"{AMOUNT}(?P<more>[ ][A-Za-z0-9µμ]|[ ]?[(])?"
 )
 
 
@@ -72,6 +73,13 @@ class NanoGPT:
         """Nothing to restore."""
 
 
+def _open_end(match: re.Match[str]) -> int | None:
+    """Return where a field ends if something right behind it could still belong to it, otherwise None."""
+    if match["per"] is not None:
+        return match.end("per")
+    return match.end("number") if match["unit"] is None and match["number"][-1] not in CLOSERS else None
+
+
 def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Record | None:
     """Return the record of one segment; None for a ``step`` line without a ``val loss``."""
     text, mark = line.text, segment.mark
@@ -83,11 +91,11 @@ def _read(segment: Segment, line: Line, at: float, source: int, part: int) -> Re
     open_end = mark.end() if found is None else None if found[1][-1] in CLOSERS else found.end()
     last = "loss"
     for match in _FIELD.finditer(text, mark.end(), segment.end):
-        key, number, unit = match["key"], match["number"], match["unit"]
-        open_end = match.end("number") if unit is None and number[-1] not in CLOSERS else None
-        field = field_of(key)
-        # `310 ms/it`, `3.1s for 10 iterations`, `2 min 3 s` say nothing that is certain
-        doubtful = match["more"] not in {None, " (", "("} and is_measured(field)
+        key, number = match["key"], match["number"]
+        field, unit = measured(field_of(key), match, "")
+        open_end = _open_end(match)
+        # `3.1s for 10 iterations`, `2 min 3 s` say nothing that is certain
+        doubtful = match["more"] not in {None, " (", "("} and is_measured(field) and match["per"] is None
         value = None if doubtful else field_value(field, number, unit)
         per_device |= field in {"tokens_per_s_device", "samples_per_s_device"}
         if not field or field == "rank":

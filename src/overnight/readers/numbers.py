@@ -27,7 +27,9 @@ _CLOSE = r"[\])'\"`*]"
 PRINTED = rf"(?:{_CALL})?(?:{_OPEN}{{1,3}}{NUMBER}{_CLOSE}{{1,4}}|{NUMBER})"
 """A number and what is written round it, for ``parse_printed``. What is opened must be closed: ``[2, 3]`` is none."""
 
-VALUE_END = r"(?=[\s;|)}\]]|(?<=[0-9.])\((?=[-+0-9.A-Za-z])|,(?![0-9])|[.!?'\"`*](?=[\s,;)}\]]|$)|$)"
+_ODD_END = r"(?:(?<=[nN][aA][nN]\()|(?<=[iI][nN][fF]\()|(?<=[iI][tT][yY]\())"
+_AVERAGE = rf"\((?:(?<=[0-9.]\()(?=[-+0-9.A-Za-z])|{_ODD_END}(?={NUMBER}\)))"  # `2.1(2.3)`, `nan(nan)`
+VALUE_END = rf"(?=[\s;|)}}\]]|{_AVERAGE}|,(?![0-9])|[.!?'\"`*](?=[\s,;)}}\]]|$)|$)"
 """What may stand behind a value: a separator, the end of what is round the line, the end of a sentence."""
 
 CLOSERS = frozenset(")]'\"`*")

@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from overnight.readers.counters import COLON, SPACE, SPLIT_NAMES
-from overnight.readers.fields import PLACE, UNIT, exponent_of, field_of, field_value, is_measured
+from overnight.readers.asides import SPLIT_NAMES
+from overnight.readers.counters import COLON, SPACE
+from overnight.readers.fields import PLACE, UNIT, exponent_of, field_of, field_value, is_measured, is_other_word
 from overnight.readers.numbers import CLOSERS, NUMBER, PRINTED, UNSIGNED, VALUE_END, parse_number, unwrapped
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_/.-]{0,63}+"
 # what a rate, or a time of one, is counted in
-_EACH = r"[A-Za-z]{1,9}+(?:(?:/|[ ]per[ ])[A-Za-z]{1,9}+){1,2}"
+EACH = r"[A-Za-z]{1,9}+(?:(?:/|[ ]per[ ])[A-Za-z]{1,9}+){1,2}"
 _NO_NAME = rf"(?![A-Za-z0-9_/]|[ ]per[ ]|(?:[ ]?[\[(][A-Za-z/]{{1,16}}[\])])?{SPACE}[:=])"
 # `310ms/step`, `1.2M tok/s`; in `loss: 2.1 tok/s 1200` it is the name of the next number
-_PER = rf"[ ]?(?:[kKMGBT][ ]?)?{_EACH}{_NO_NAME}(?![ \t]{{1,16}}[-+]?[0-9.])"
-_AMOUNT = rf"(?P<number>{PRINTED})(?:(?P<per>{_PER})|[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]){VALUE_END}|{VALUE_END})"
+_PER = rf"[ ]?(?:[kKMGBT][ ]?)?{EACH}{_NO_NAME}(?![ \t]{{1,16}}[-+]?[0-9.])"
+AMOUNT = rf"(?P<number>{PRINTED})(?:(?P<per>{_PER})|[ ]?(?P<unit>{UNIT})(?!{SPACE}[:=]){VALUE_END}|{VALUE_END})"
 _BARE_AMOUNT = rf"(?P<bare_number>{PRINTED})(?:(?P<bare_per>{_PER})|[ ]?(?P<bare_unit>{UNIT}){VALUE_END}|{VALUE_END})"
 _TEXT = rf"(?P<text>(?!{_WORD}{SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
 _BARE_NAME = (
@@ -34,12 +35,12 @@ _FIELD = re.compile(
     rf"(?P<epoch>{UNSIGNED})(?:/[ ]{{0,4}}[0-9]{{1,9}}\]?)?(?=[\]\s;:|)}}-]|,(?![0-9])|$)"
     # `loss: 2.31`, `elapsed time per iteration (ms): 843.7`, `grad_norm:p2 3.4`, `note: text`
     rf"|(?P<key>{_WORD}(?:[ \t]{{1,4}}{_WORD}){{0,4}}(?:[ ]?[\[(][A-Za-z/]{{1,16}}[\])])?){COLON}"
-    rf"(?:(?:p[0-9][ ]{{1,4}})?{_AMOUNT}|{_TEXT})"
+    rf"(?:(?:p[0-9][ ]{{1,4}})?{AMOUNT}|{_TEXT})"
     # `loss 2.31`
     rf"|(?P<bare>{_BARE_NAME})[ \t]{{1,16}}{_BARE_AMOUNT})"
     # `48.9% bf16 MFU`, `0.85 sec/step`, `1,095,326 tok/s`, `118.70 ms`
     rf"|(?<![\w,+])(?P<loose>{NUMBER})(?:[ ]?%[ ](?P<mfu>(?:[A-Za-z0-9]{{1,8}}[ ])?(?i:mfu)(?!\w))"
-    rf"|[ ]?(?P<of_unit>[kKMGBT])?[ ]?(?P<of>{_EACH}){_NO_NAME}"
+    rf"|[ ]?(?P<of_unit>[kKMGBT])?[ ]?(?P<of>{EACH}){_NO_NAME}"
     r"|[ ]?(?P<spent>ms|us|µs|μs)(?=[ ]{0,4}(?:[|,;)\]]|$))))"
 )
 _UNKEPT = re.compile(r"\([-+]?[0-9.]{1,20}[%z]?\)|(?<![\w:.])[0-9]{1,3}(?::[0-9]{2}){1,2}(?![\w:.])")
@@ -50,7 +51,7 @@ _OF_SEVERAL = re.compile(
     r"[ ]?(?:/|(?:for|per|over|in)[ ])(?:the[ ])?(?:last[ ])?(?!1[ ])[0-9][0-9,]{0,12}[ ]?"
     r"(?:steps|its?|iters?|iterations|batches|updates)(?![A-Za-z])"
 )
-_SCALED = re.compile(rf"[ ]?(?:(?P<unit>[kKMGBT])[ ]?)?(?P<each>{_EACH})")
+_SCALED = re.compile(rf"[ ]?(?:(?P<unit>[kKMGBT])[ ]?)?(?P<each>{EACH})")
 # Of `memory: 47.6 GB loss: 2.1` the first word is no part of the name.
 _UNIT_OF_THE_LAST = re.compile(
     r"(?:[kKMGT]i?B(?:/s)?|bytes|[kMG]?W|[°º]?[CF]|[MG]Hz|[TGP]?FLOPs?|[TGP]?FLOPS|[TGP]FLOP/s|tokens|toks?|samples|seqs?"
@@ -125,12 +126,11 @@ class Fields:
         """Return what stands between the fields and as text in them, all of it or only what is before ``until``."""
         until = self.end if until is None else until
         places = sorted([*self.gaps, *self._texts])
-        words, at = "", -1
-        for begin, end in places:
-            if begin < until:
-                words += ("" if begin == at else "|") + text[begin : min(end, until)]
-                at = end
-        return words.removeprefix("|")
+        return "|".join(text[begin : min(end, until)] for begin, end in places if begin < until)
+
+    def between(self, text: str, until: int) -> str:
+        """Return what stands between the fields before ``until``, each piece on a line."""
+        return "\n".join(text[begin : min(end, until)] for begin, end in self.gaps if begin < until)
 
     def unkept(self, text: str) -> list[tuple[int, int]]:
         """Return the places of averages, z-scores, percentages and clocks that belong to no field."""
@@ -150,7 +150,7 @@ def _one(match: re.Match[str], low: int) -> Found | None:
     if match["bare"] is not None:
         if _word_before(text, low, start):
             return None
-        field, unit = _measured(field_of(match["bare"]), match, "bare_")
+        field, unit = measured(field_of(match["bare"]), match, "bare_")
         return _number(match, field, match["bare"], "bare_number", unit)
     if match["mfu"] is not None:
         return _number(match, "mfu", "mfu", "loose", "%")
@@ -171,7 +171,7 @@ def _keyed(match: re.Match[str]) -> Found:
         if words is not None:
             field, key, start = field_of(key[words.end() :]), key[words.end() :], start + words.end()
     if number is not None:
-        field, unit = _measured(field, match, "")
+        field, unit = measured(field, match, "")
     if field:
         if number is None:
             begin = match.start("text")
@@ -188,7 +188,7 @@ def _keyed(match: re.Match[str]) -> Found:
     return Found("", key, text, begin, end, start, text=True, exact=_NEARLY_A_NUMBER.match(text) is None)
 
 
-def _measured(field: str, match: re.Match[str], group: str) -> tuple[str, str | None]:
+def measured(field: str, match: re.Match[str], group: str) -> tuple[str, str | None]:
     """Return the field and the unit of a number, of which what stands behind it may say more than its name."""
     per, unit = match[f"{group}per"], match[f"{group}unit"]
     if per is None:
@@ -199,6 +199,8 @@ def _measured(field: str, match: re.Match[str], group: str) -> tuple[str, str | 
                 return field, _NO_UNIT
             if PLACE.get(field) == "dt_s" and _OF_SEVERAL.match(text, end) is not None:
                 return field, _NO_UNIT
+        if field and is_other_word(field, unit) and match.end(f"{group}number") < match.start(f"{group}unit"):
+            return field, None
         return field, unit
     scaled = _SCALED.fullmatch(per)
     named = "" if scaled is None else field_of(scaled["each"])

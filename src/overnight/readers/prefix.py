@@ -20,7 +20,7 @@ _TAG = (
     r"|\[[0-9]{1,6},(?P<rank2>[0-9]{1,6})\]<std(?:out|err)>:?"
     r"|\([A-Za-z_][A-Za-z0-9_.:]{0,63} (?:[a-z]+=[A-Za-z0-9_.:-]{1,64}[, ]{0,2}){0,3}pid=[0-9]{1,10}[^()\n]{0,64}\)"
 )
-_LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTICE|TRACE|SUCCESS)"
+LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|NOTICE|TRACE|SUCCESS)"
 # words that begin a progress line and are therefore never the name of a logger
 _KEYS = r"(?:[A-Za-z]*_?(?:step|steps|iter|iteration|loss)|epoch|lr|dt|mfu)"
 _VALUE = r"(?:[-+.0-9]|['\"\[(*]{0,3}(?i:nan|inf(?:inity)?)(?![A-Za-z0-9_]))"  # what makes `Loss: nan` no name
@@ -29,7 +29,7 @@ _PIECE = re.compile(
     rf"{_TAG}"
     rf"|\[{DATE}\]|\({DATE}\)|{DATE}(?=[\s|:\],-]|$)"
     r"|[IWEF][0-9]{4} [0-9:.]{8,18} +[0-9]{1,10} [A-Za-z0-9_./-]{1,128}:[0-9]{1,7}\]"  # absl and glog
-    rf"|\[\s{{0,8}}{_LEVEL}\s{{0,8}}\]|{_LEVEL}(?=[\s:|\],-]|$)"
+    rf"|\[\s{{0,8}}{LEVEL}\s{{0,8}}\]|{LEVEL}(?=[\s:|\],-]|$)"
     r"|std(?:out|err) [FP](?=\s)"  # a container's log as Kubernetes keeps it
     rf"|{_RANK_WORD}[ _:=]{{0,2}}(?P<rank3>[0-9]{{1,6}})\s?(?:[:|\]]|-\s)"
     r"|(?P<rank4>[0-9]{1,6}): (?=\S|$)"  # srun --label

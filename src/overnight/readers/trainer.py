@@ -125,13 +125,14 @@ class Trainer:
                 mine = True
                 continue
             words = text[after_bar(text, before, begin) : begin] if before < begin else ""
-            reading = counted(read_pairs(flat(content)), words)
+            wrapper, about = unwrapped(content)
+            reading = counted(read_pairs(flat(content), wrapper), words)
             if not _is_progress(reading) or is_no_progress(words):
                 mine = mine or "epoch" in reading.named
                 continue
             mine = memory.dicts = True
             rank = strip_prefix(text, before, begin)[0]
-            evaluating = reading.kind == "eval" or is_of_evaluation(words, unwrapped(content))
+            evaluating = reading.kind == "eval" or is_of_evaluation(words, about)
             kind: Literal["train", "eval"] = "eval" if evaluating else "train"
             here = Place(at, source, part)
             record = record_of(reading, line, reader=self.name, kind=kind, rank=rank, place=here)
