@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from overnight.announce import announced
@@ -14,6 +15,7 @@ from overnight.announce import announced
 _MOST: Final = 300
 _SHOWN: Final = 80
 _PLACES: Final = 8
+_BETWEEN: Final = 3
 _SIZES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9}
 
 # As in: number of parameters: 123.65M; 875M params; params 875M; Total params = 8,030,261,248.
@@ -32,14 +34,37 @@ _ALL = re.compile(r"\ball param(?:eter)?s?\s*[:=].*", re.IGNORECASE)  # of PEFT,
 
 # As in: Saving model checkpoint to /data/run7/checkpoint-500; checkpoint saved at "../out/step 300.pt" (3.2 s).
 _WROTE = re.compile(
-    r"\b(?:sav(?:e|es|ed|ing)|writ(?:e|es|ing|ten)|wrote|dump(?:s|ed|ing)|stor(?:ed|ing))\b", re.IGNORECASE
+    r"\b(?:sav(?:e|es|ed|ing)|writ(?:e|es|ing|ten)|wrote|dump(?:s|ed|ing)|stor(?:ed|ing)|serializ(?:ed|ing))\b",
+    re.IGNORECASE,
 )
-_WHAT = re.compile(r"checkpoint|ckpt|snapshot|weights|\bmodel|\bstate|\biter|\bstep|\bepoch", re.IGNORECASE)
+_WHAT = re.compile(
+    r"checkpoint|ckpt|snapshot|weights|\bmodels?\b|\bstates?\b|state_?dict|optimi[sz]er|\bnetwork\b", re.IGNORECASE
+)
+_OTHER = re.compile(
+    r"\b(?:logs?|logging|traces?|profil\w+|data|datasets?|metrics?|predictions?|samples?|images?|figures?|plots?|videos?"
+    r"|tensorboard|events?|configs?|configuration|tokeni[sz]ers?|vocab\w*|results?|reports?|caches?|arg(?:ument)?s|summary"
+    r"|outputs|generations?|processors?|histor(?:y|ies)|statistics|stats|cards?|graphs?|hparams|hyperparameters"
+    r"|rollouts?|embeddings|features|activations|audio)\b",
+    re.IGNORECASE,
+)
+_ASIDE = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")  # (val_loss improved), [rank0]
+_WITH_SLASH = re.compile(r"\S*/\S*")
 _LEADS_OUT = r"(?:\.\.)?/(?!/)"
 _PATH = re.compile(
-    rf"""(?:^|[\s=:(\[])(?:"({_LEADS_OUT}[^"]+)"|'({_LEADS_OUT}[^']+)'|({_LEADS_OUT}[^\s'"`,;()\[\]<>|]+))"""
+    r"(?:^|[\s=(\[]|(?<=path):|(?<=to):|(?<=at):|(?<=in):|(?<=file):|(?<=dir):|(?<=saved):|(?<=checkpoint):|(?<=model):)"
+    rf"""(?:"({_LEADS_OUT}[^"]+)"|'({_LEADS_OUT}[^']+)'|`({_LEADS_OUT}[^`]+)`|({_LEADS_OUT}[^\s'"`,;()\[\]<>|]+))"""
+)
+_READ = re.compile(
+    r"\bfrom(?: the)?[\s:=]*$|\b(?:load(?:s|ed|ing)?|read(?:s|ing)?|restor(?:e[sd]?|ing)|resum(?:e[sd]?|ing)"
+    r"|remov(?:e[sd]?|ing)|delet(?:e[sd]?|ing)|init(?:iali[sz]\w*)?|finetun\w+|cannot|unable|fail(?:s|ed|ure|ing)?)\b[^/]*$",
+    re.IGNORECASE,
 )
 _NO_SAVE = re.compile(r"\.(?:json[l5]?|ya?ml|txt|log|csv|tsv|png|jpe?g|svg|pdf|html|toml|py|parquet|arrow|wav|mp4)$")
+_SAVE = re.compile(
+    r"\.(?:pth?|ckpt|safetensors|keras|distcp|pth?\.tar)$"
+    r"|(?:checkpoint|ckpt|step|iter(?:ation)?|epoch)[-_=]?\d+[^/]*$",
+    re.IGNORECASE,
+)
 
 
 class Hearing:
@@ -62,7 +87,7 @@ class Hearing:
     def take(self, text: str) -> bool:
         """Take in a line that is no record; say whether it announced something, or its end."""
         said = announced(text.encode("utf-8", "replace"))
-        place = saved_to(text) if said in ("saving", "") else None
+        place = saved_to(text) if said in ("saving", "", None) else None
         if place is not None and place not in self.places:
             self.places.append(place)
         if said is not None:
@@ -88,15 +113,43 @@ def saved_to(text: str) -> str | None:
 
     Only those that lead out of the working folder, for that is watched anyway: absolute ones, and those that begin so.
     """
+    if "/" not in text:
+        return None
     line = text[:_MOST]
-    wrote = _WROTE.search(line)
-    if wrote is None or "/" not in line:
+    if _WROTE.search(line) is None:  # most lines are done with here
         return None
-    found = _PATH.search(line, wrote.end()) or (_PATH.search(line) if _WHAT.search(line[: wrote.start()]) else None)
-    if found is None:
+    paths = list(_PATH.finditer(line))
+    spoken = _spoken(line, paths) if paths else ""
+    wrote = _WROTE.search(spoken)
+    if wrote is None:
         return None
-    path = next(one for one in found.groups() if one is not None).rstrip(".:/")
-    return path if path and _WHAT.search(line) is not None and _NO_SAVE.search(path) is None else None
+    at = 0
+    for found in paths:
+        before = spoken[at : found.start()]
+        since = max((verb.end() for verb in _WROTE.finditer(before)), default=0)
+        behind = found.start() >= wrote.end()
+        beside = behind or len(spoken[found.end() : wrote.start()].split()) <= _BETWEEN
+        if beside and _READ.search(before[since:]) is None:
+            path = next(part for part in found.groups() if part is not None)
+            return _save_of(path.rstrip(".:/"), spoken[: found.start()] if behind else spoken)
+        at = found.end()
+    return None
+
+
+def _spoken(line: str, paths: Sequence[re.Match[str]]) -> str:
+    """Return a line with blanks in the place of its paths: a word within one says nothing of what is done with it."""
+    for found in paths:
+        line = line[: found.start()] + " " * (found.end() - found.start()) + line[found.end() :]
+    return _WITH_SLASH.sub(lambda one: " " * len(one[0]), line)
+
+
+def _save_of(path: str, spoken: str) -> str | None:
+    """Return the path if what is said of it, without any path, speaks of a checkpoint, and its name of nothing else."""
+    said = _ASIDE.sub(" ", spoken)
+    if not path or _NO_SAVE.search(path) is not None or _OTHER.search(said) is not None:
+        return None
+    sure = _WHAT.search(said) is not None
+    return path if sure or _SAVE.search(path) is not None else None
 
 
 def stated_params(text: str) -> tuple[float, str] | None:

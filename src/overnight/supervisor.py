@@ -351,7 +351,8 @@ class Supervisor:
             point = self.comeback.point(action.attempt, used_s=self.gauges.spending.active_s(attempts.current))
             attempts.begin(action.attempt, self.intake.begin_attempt(action.attempt), point)
         elif isinstance(action, states.Stop):
-            attempts.stop(action.order, saving=self.watching.saves.saving())
+            saving = self.watching.before_stop(save=action.order.save)
+            attempts.stop(action.order, saving=saving, reached=self.monitor.meter.last_step)
         elif isinstance(action, states.Climb) and attempts.stopping is not None:
             attempts.stopping.urge(at_once=action.now)
         elif isinstance(action, states.Reorder) and attempts.stopping is not None:

@@ -33,12 +33,19 @@ TRAINER = (
     WRITE
     + """
 import json, os, struct, sys, time
-keep, nan_at, last = int(sys.argv[1]), int(sys.argv[2]), 40
+keep, nan_at, last, patient = int(sys.argv[1]), int(sys.argv[2]), 60, sys.argv[3:] == []
 given, first = os.environ.get("OVERNIGHT_CHECKPOINT"), os.environ["OVERNIGHT_ATTEMPT"] == "1"
 def save(step, value):
     write("ckpt/model.safetensors" if keep == 1 else f"ckpt/model-{step}.safetensors", step, value)
     for name in sorted(os.listdir("ckpt"), key=lambda one: os.stat(f"ckpt/{one}").st_mtime)[:-keep]:
         os.unlink(f"ckpt/{name}")
+def told(step):  # as the journal has it
+    while True:
+        with open(os.environ["OVERNIGHT_RUN_DIR"] + "/journal.jsonl") as stream:
+            facts = [json.loads(line) for line in stream if line.endswith("\\n")]
+        if any(one.get("fact") == "saved" and one.get("path") and one["step"] == step for one in facts):
+            return
+        time.sleep(0.02)
 def read():
     with open(given, "rb") as stream:
         size, = struct.unpack("<Q", stream.read(8))
@@ -53,7 +60,8 @@ try:
         print(f"step: {step}, loss: {'nan' if bad else 4 * 0.99 ** step}", flush=True)
         if step % 10 == 0:
             save(step, float("nan") if bad else 1.0)
-            time.sleep(0 if bad else 1.3)
+            if first and patient and not bad:
+                told(step)
         time.sleep(0.05)
 except KeyboardInterrupt:
     save(step, float("nan") if bad else 1.0)
@@ -61,7 +69,7 @@ except KeyboardInterrupt:
 )
 
 
-@pytest.mark.parametrize(("keep", "nan_at", "step"), [(1, 25, 20), (2, 30, 20)], ids=["one file", "two in rotation"])
+@pytest.mark.parametrize(("keep", "nan_at", "step"), [(1, 25, 20), (2, 40, 30)], ids=["one file", "two in rotation"])
 def test_the_last_healthy_save_survives_the_end_of_the_attempt(
     start: Start, work: Path, keep: int, nan_at: int, step: int
 ) -> None:
@@ -73,13 +81,37 @@ def test_the_last_healthy_save_survives_the_end_of_the_attempt(
     assert any("the last healthy one" in one["text"] for one in run.facts("note"))
 
 
+def test_the_first_save_is_protected_from_its_end_on(start: Start, work: Path) -> None:
+    """Nobody has yet waited to see whether more belongs to it."""
+    (work / "train.py").write_text(TRAINER.replace("% 10", "% 20"))
+    run = start("first", sys.executable, "train.py", 1, 28, "hasty", flags=BACK)
+    assert run.wait() == 0
+    (resume,) = run.facts("resume")
+    assert (os.path.basename(resume["path"]), resume["rollback"]) == ("model.safetensors", "nonfinite")
+    assert any("the last healthy one" in one["text"] for one in run.facts("note"))
+
+
 @pytest.mark.parametrize("how", ["--nonfinite-signal", "--stop-signal", "asks"])
 def test_who_has_chosen_a_signal_or_asks_before_it_saves_gets_it(start: Start, work: Path, how: str) -> None:
-    (work / "train.py").write_text(TRAINER + ("# looks into stop.json\n" if how == "asks" else ""))
+    (work / "train.py").write_text(TRAINER + (ASKS if how == "asks" else ""))
     flags = BACK if how == "asks" else (*BACK, how, "int")
     run = start("chosen", sys.executable, "train.py", 1, 25, flags=flags)
     assert run.wait() == 104
     assert "no healthy save" in run.status["cause_text"]
+
+
+ASKS = """
+def asked():
+    with open(os.environ["OVERNIGHT_RUN_DIR"] + "/attempts/001/stop.json") as stream:
+        return json.load(stream)["save"]
+"""
+
+
+def test_who_only_speaks_of_it_is_ended_at_once(start: Start, work: Path) -> None:
+    (work / "train.py").write_text(TRAINER + "# not stop.json, but\nhistory = 'early_stop.json'\n")
+    run = start("speaks", sys.executable, "train.py", 1, 25, flags=BACK)
+    assert run.wait() == 0
+    assert any("the last healthy one" in one["text"] for one in run.facts("note"))
 
 
 WAITS = (

@@ -549,6 +549,112 @@ def test_a_run_goes_on_from_a_folder_that_only_its_log_names(start: Start, work:
     assert (resume["path"], resume["step"]) == (str(tmp_path / "far/ckpt-20.bin"), 20)
 
 
+def test_another_runs_saves_in_a_folder_that_the_log_names_are_not_told(
+    root: Path, watch: Watch, tmp_path: Path
+) -> None:
+    root.mkdir()
+    (far := tmp_path / "shared").mkdir()
+    watched = watch(root)
+    watched.look(9)
+    for step in (10, 20, 30):
+        save(far / f"run7-{step}.bin")
+        if step < 30:
+            watched.saves.also(str(far / f"run7-{step}.bin"), watched.now)
+        watched.look(step, after_s=0.1)
+        watched.look(step + 1, after_s=2)
+        save(far / f"run8-{1000 * step}.bin")
+        (far / f"run8_checkpoint-{step}").mkdir()
+        save(far / f"run8_checkpoint-{step}" / "model.bin")
+        watched.look(step + 2, after_s=0.1)
+        watched.look(step + 3, after_s=2)
+    assert watched.paths == ["run7-10.bin", "run7-20.bin", "run7-30.bin"]
+    assert [path for path, _ in watched.saves.folders.values()] == [str(root), str(far)]
+
+
+def test_what_is_named_after_it_was_written_is_told_in_a_folder_that_is_known(
+    root: Path, watch: Watch, tmp_path: Path
+) -> None:
+    root.mkdir()
+    (far := tmp_path / "shared").mkdir()
+    watched = watch(root)
+    watched.look(9)
+    for step, name in ((10, "a.pt"), (20, "b.pt"), (30, "run7-30.pt")):
+        save(far / name)
+        watched.look(step, after_s=0.1)
+        watched.saves.also(str(far / name), watched.now)
+        watched.look(step + 1, after_s=0.1)
+        watched.look(step + 2, after_s=2)
+    assert watched.paths == ["a.pt", "b.pt", "run7-30.pt"]
+
+
+def test_a_folder_that_the_log_names_is_watched_with_what_is_made_in_it(
+    root: Path, watch: Watch, tmp_path: Path
+) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(9)
+    far = tmp_path / "far"
+    for step in (10, 20):
+        if step == 20:
+            (far / "ckpts" / "iter_0000020").mkdir(parents=True)
+            watched.look(step, after_s=0.1)
+            save(far / "ckpts" / "iter_0000020" / "model_optim_rng.pt")
+        else:
+            far.mkdir()
+            watched.saves.also(str(far / "ckpts"), watched.now)  # it is made after that
+        watched.look(step, after_s=0.1)
+        watched.look(step + 1, after_s=2)
+    assert watched.paths == ["iter_0000020"]
+
+
+def test_what_is_closed_is_told_at_once_where_nobody_can_wait(root: Path, watch: Watch) -> None:
+    root.mkdir()
+    watched = watch(root)
+    watched.look(19)
+    save(root / "model.pt")
+    watched.look(20, after_s=0.1)
+    assert watched.paths == []
+    with (root / "half.pt").open("wb"):
+        assert not watched.watch.look(watched.now, 21, 0.5, stepping=True, at_once=True), "a file is open still"
+    assert watched.watch.look(watched.now, 21, 0.5, stepping=True, at_once=True)
+    save(root / "model.pt")
+    assert watched.watch.look(watched.now + 0.4, 22, 0.5, stepping=True, at_once=True)
+    assert [one["step"] for one in watched.told if one.get("path")] == [20, 22]
+
+
+SHARED = """
+import os, sys, time
+place, given = sys.argv[1], os.environ.get("OVERNIGHT_CHECKPOINT")
+os.makedirs(place, exist_ok=True)
+for step in range(int(given.split("-")[-1][:-4]) + 1 if given else 1, 31):
+    print(f"step {step} loss {4 * 0.99 ** step}", flush=True)
+    if step % 10 == 0:
+        for path in (f"{place}/run7-{step}.bin", f"{place}/run8-{1000 * step}.bin"):
+            with open(path, "wb") as stream:
+                stream.write(b"weights")
+            if "run7" in path:  # the log is that of run7 alone
+                print(f"Saved model checkpoint to {path}", flush=True)
+                time.sleep(1.3)
+    if step == 25 and os.environ["OVERNIGHT_ATTEMPT"] == "1":
+        raise SystemExit(7)
+    time.sleep(0.03)
+"""
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["--checkpoints", "no --checkpoints"])
+def test_no_other_runs_save_is_gone_on_from(start: Start, work: Path, tmp_path: Path, *, given: bool) -> None:
+    """With --checkpoints nothing outside is looked at at all."""
+    (work / "train.py").write_text(SHARED)
+    (work / "own").mkdir()
+    more = ("--checkpoints", "own") if given else ()
+    run = start("shared", sys.executable, "train.py", tmp_path / "s", flags=("--restarts", 1, "--backoff", 0.2, *more))
+    assert run.wait() == 0
+    (resume,) = run.facts("resume")
+    assert resume["path"] == (None if given else str(tmp_path / "s/run7-20.bin"))
+    saves = {os.path.basename(one["path"]) for one in run.facts("saved") if one["path"]}
+    assert saves == (set() if given else {"run7-10.bin", "run7-20.bin", "run7-30.bin"})
+
+
 RENAMED = """
 import os, sys, time
 def step(number):

@@ -6,7 +6,7 @@ that nobody saw being made is told by its time, how far it had come by its conte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -32,12 +32,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked for: a save of a step below ``before``, if that is not None.
 
     ``attempts``: (number, began, ended) of each, in seconds since the epoch. ``first``: the first step that the run has
-    printed, so that no save of an older run that lies beyond it is taken for one of this run's history.
+    printed, so that no save of an older run that lies beyond it is taken for one of this run's history. ``own``: the
+    folder that is the run's, by each of its names; elsewhere, where others may save too, only what was seen being
+    saved, and what is like that, is looked at. Empty: every folder is its own.
     """
 
     before: int | None = None
     attempts: tuple[tuple[int, float, float | None], ...] = ()
     first: int | None = None
+    own: tuple[str, ...] = ()
 
 
 class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,10 @@ def ranked(found: Sequence[Found], book: SavesBook, wanted: Wanted) -> list[Cand
         _Sight(one, book, wanted, place)
         for place, one in enumerate(choosing.newest_first(found))
         if one.own is not False and NO_CHECKPOINT not in one.notes and ONLY_OPTIMIZER not in one.notes
+    ]
+    alike = _alike(book)
+    sights = [
+        one for one in sights if one.save is not None or one.found.own is True or _of_run(one.path, wanted.own, alike)
     ]
     older = {one.path for one in choosing.candidates([one.found for one in sights if one.group == BEFORE_RUN])}
     sights = [one for one in sights if one.matters() and (one.group != BEFORE_RUN or one.path in older)]
@@ -335,6 +342,23 @@ def _attempt_of(at: float | None, partner: KnownSave | None, wanted: Wanted) -> 
         return partner.attempt
     begun = [number for number, began, _ in wanted.attempts if at is None or began <= at]
     return max(begun, default=0)
+
+
+def _alike(book: SavesBook) -> dict[str, naming.Alike]:
+    """Return which names are like those of the saves that were seen, for each folder in which some were."""
+    found: dict[str, naming.Alike] = {}
+    for one in book.saves:
+        folder, _, name = one.path.rpartition("/")
+        found.setdefault(folder, naming.Alike()).add(name)
+    return found
+
+
+def _of_run(path: str, own: Sequence[str], alike: Mapping[str, naming.Alike]) -> bool:
+    """Say whether what nobody saw being saved may be of this run by its place, and elsewhere by its name."""
+    folder, _, name = path.rpartition("/")
+    if not own or any(f"{path}/".startswith(f"{one.rstrip('/')}/") for one in own):
+        return True
+    return folder in alike and alike[folder].like(name)
 
 
 def _misled(path: str, book: SavesBook) -> bool:

@@ -13,6 +13,8 @@ FILE = re.compile(
     re.IGNORECASE,
 )
 PLACE = re.compile(r"ckpt|checkpoint|^step|^epoch|^iter|global_step", re.IGNORECASE)
+BESIDE = re.compile(r"^LOCK$|\.(lock|pid|log|out|err|csv|tsv|jsonl|txt|md|ya?ml|toml|py|sh)$|tfevents", re.IGNORECASE)
+"""Files that lie among checkpoints and are none: the library's lock, a log, a table of metrics."""
 UNFINISHED = re.compile(r"^\.|\.tmp$|\.part$|\.incomplete$|~$|^tmp|\.tmp\.", re.IGNORECASE)
 NUMBER = re.compile(r"\d+")
 OF_RANK = re.compile(
@@ -27,14 +29,42 @@ LEAST_STEP = 10
 def number_in(name: str) -> tuple[int | None, str | None]:
     """Return the number in the name of a checkpoint and what it counts ("step", "epoch"), as far as the name says.
 
-    Of several numbers the one that is called a step, else the one that is called an epoch, else the largest: beside it
-    stand an epoch, a rank, the number of a series. A loss, a date, and the number of a kind (``resnet50``) are none.
+    Of several numbers the one that is called a step, else the one that is called an epoch, else the last that is of no
+    rank or part. A loss, a date, and the number of a kind (``resnet50``) are none. See ``Counting`` for what is known
+    from more than one name.
     """
     said = naming.read(name)
     for number, what in ((said.step, "step"), (said.epoch, "epoch")):
         if number is not None:
             return number, what
-    return max(said.others, default=None), None
+    counts = [number for number, word in zip(said.others, said.beside, strict=True) if not OF_RANK.search(word)]
+    return next(reversed(counts or said.others), None), None
+
+
+class Counting:
+    """Which of several numbers counts in the names of one form: a constant (a size, the number of a run) never does.
+
+    Of those that were seen to differ from name to name it is the largest: beside a step stand an epoch, a rank.
+    """
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, ...], set[int]]] = {}
+
+    def number_in(self, name: str) -> tuple[int | None, str | None]:
+        """Return what the function of that name does, in the light of the names that were given before."""
+        number, told = number_in(name)
+        others, form = naming.read(name).others, naming.form(name)
+        if told is not None or len(others) < 2:
+            return number, told
+        first, differing = self._known.setdefault(form, (others, set()))
+        if len(first) != len(others):
+            return number, None
+        differing.update(place for place, one in enumerate(first) if one != others[place])
+        while len(self._known) > self.MOST:
+            del self._known[next(iter(self._known))]
+        return max((others[place] for place in differing), default=number), None
 
 
 def step_of(number: int | None, told: str | None, reached: int | None, before: int | None) -> int | None:
@@ -69,4 +99,4 @@ def another(before: str, path: str) -> bool:
 def looks_like_save(path: str) -> bool:
     """Say whether a file has the name of a checkpoint, or lies in a folder that has."""
     folder, name = os.path.split(path)
-    return bool(FILE.search(name) or PLACE.search(os.path.basename(folder)))
+    return bool(FILE.search(name) or (PLACE.search(os.path.basename(folder)) and not BESIDE.search(name)))

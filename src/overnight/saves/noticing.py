@@ -18,7 +18,8 @@ from pathlib import Path
 from inotify_simple import INotify, flags
 
 from overnight.inspector.naming import stands_out
-from overnight.saves.names import FILE, NUMBER, PLACE, UNFINISHED, another, number_in, step_of
+from overnight.saves.elsewhere import Elsewhere
+from overnight.saves.names import NUMBER, PLACE, UNFINISHED, Counting, another, looks_like_save, step_of
 from overnight.saves.seen import Save
 from overnight.saves.silences import Silences
 
@@ -26,14 +27,13 @@ MAX_FOLDERS = 256
 MAX_ENTRIES = 4000
 MAX_DEPTH, MAX_NEW_DEPTH = 3, 8
 """So deep is looked at first, and into what is made later: programs name folders by date and time."""
-MAX_OTHERS = 8
+ELSEWHERE_DEPTH = MAX_NEW_DEPTH - 3
+"""Of folders that the log names: what lies in them is not looked through, what is made in them is, so much deeper."""
 QUIET_S = 1.0
 MAX_NOISE = 2000
 MAX_REACHED = 16
 EARLY = float("-inf")
 
-COMMON = frozenset("/ /tmp /var/tmp /dev/shm /home /root /mnt /data".split())
-"""Where everybody's files lie: nothing says that what is saved there is of this run."""
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "venv", "proc", "sys"})
 
 
@@ -61,7 +61,8 @@ class Saves:
         self.early: set[str] = set()
         self.disregarded: set[str] = set()
         self.root = str(root)
-        self.others: list[str] = []  # folders elsewhere
+        self.elsewhere = Elsewhere()
+        self.counting = Counting()
         self._watch(self.root, 0)
         self.rooted = bool(self.folders)
 
@@ -82,10 +83,12 @@ class Saves:
                 self._let_go()
                 continue
             path = f"{folder}/{event.name}"
-            if event.mask & flags.ISDIR:
+            if not self._owns(path):
+                self._heard_noise(event.wd)
+            elif event.mask & flags.ISDIR:
                 self._folder(path, depth, event.mask, now)
                 matters = True
-            elif FILE.search(event.name) or PLACE.search(os.path.basename(folder)):
+            elif looks_like_save(path):
                 self._file(path, event.mask, now)
                 self.noise.pop(event.wd, None)
                 matters = True
@@ -103,29 +106,38 @@ class Saves:
         if not self.rooted and self.root not in self.skip and os.path.isdir(self.root):
             self._watch_new(self.root, 0, now)
             self.rooted = bool(self.folders)
-            for folder in self.others:
-                self._watch(folder, MAX_NEW_DEPTH - 1)
+            for folder in self.elsewhere.folders:
+                self._watch(folder, ELSEWHERE_DEPTH)
         if self.over:
             return self.over.popleft()
         return self._finished(now, quiet_s=0.0 if at_last else QUIET_S)
 
     def also(self, path: str, now: float) -> None:
-        """Watch the folder of a save that the log speaks of, which may lie elsewhere; take in what is there of it."""
+        """Watch for a save that the log speaks of, which may lie elsewhere; take in what is there of it."""
         path = os.path.realpath(path)
-        folder, name = os.path.split(path)
-        if os.path.isdir(path) and not (FILE.search(name) or (PLACE.search(name) and NUMBER.search(name))):
-            folder = path
-        known = {place for place, _ in self.folders.values()}
-        if not self.rooted or folder in known or folder in COMMON or len(self.others) >= MAX_OTHERS:
+        if not self.rooted or self._watched_anyway(path):
             return
-        self._watch(folder, MAX_NEW_DEPTH - 1)
-        if all(place != folder for place, _ in self.folders.values()):
+        found = self.elsewhere.hear(path)
+        if found is None or not found[2]:
             return
-        self.others.append(folder)
+        folder, path, _ = found
+        if folder not in {place for place, _ in self.folders.values()}:
+            self._watch(folder, ELSEWHERE_DEPTH)
         if os.path.isfile(path):
             self._file(path, flags.CLOSE_WRITE, now)
-        elif path != folder:
+            self.opened.add(path)  # it may well be open still
+        elif path != folder and os.path.isdir(path):
+            self._watch(path, ELSEWHERE_DEPTH + 1)
             self._missed(path, now)
+
+    def _watched_anyway(self, path: str) -> bool:
+        """Say whether a path lies in a folder that is watched without being told."""
+        inside = {os.path.realpath(place) for place, _ in self.folders.values() if self.elsewhere.of(place) is None}
+        return path in inside or os.path.dirname(path) in inside
+
+    def _owns(self, path: str) -> bool:
+        """Say whether a path may be of this run: elsewhere only what the log has named, and what is like it."""
+        return not self.elsewhere.folders or self.elsewhere.owns(path)
 
     def all_early(self) -> None:
         """Take in that nothing which was opened up to now can be a save."""
@@ -181,7 +193,7 @@ class Saves:
         """Take in the files that were made between the folder and the watch on it; nobody tells about those."""
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_file() and (FILE.search(entry.name) or PLACE.search(os.path.basename(folder))):
+                if entry.is_file() and looks_like_save(entry.path):
                     # Under a name that is not yet its own it is still to be renamed, and that will be told.
                     self._file(entry.path, flags.CREATE if UNFINISHED.search(entry.name) else flags.CLOSE_WRITE, now)
                     self.opened.add(entry.path)  # it may well be open still
@@ -231,14 +243,14 @@ class Saves:
         if ended is None:
             return False
         if self.began != EARLY:
-            self.over.append(_save(self.path, self.began, ended, opened))
+            self.over.append(self._save(self.path, self.began, ended, opened))
         self.began, self.before = now if self.before is None else self.next_began, None
         return True
 
     def _final(self, path: str) -> str | None:
         """Return the checkpoint that a file belongs to; None while its name says that it is unfinished."""
         folder, name = os.path.split(path)
-        root = next((one for one in self.others if f"{folder}/".startswith(f"{one}/")), self.root)
+        root = self.elsewhere.of(folder) or self.root
         parts = [*os.path.relpath(folder, root).split("/"), name]
         if any(UNFINISHED.search(part) for part in parts if part != "."):
             return None
@@ -246,12 +258,16 @@ class Saves:
             return folder
         return path
 
+    def _save(self, path: str, began: float, ended: float, opened: float | None) -> Save:
+        when = ended if opened is None else opened
+        return Save(path, *self.counting.number_in(os.path.basename(path)), ended - began, began, ended, when)
+
     def _finished(self, now: float, *, quiet_s: float) -> Save | None:
         if self.began is None or self.ended is None or now - self.ended < quiet_s:
             return None
         began, ended, path, opened = self.began, self.ended, self.path, self.opened_at
         self.began = self.ended = self.path = self.opened_at = self.before = None
-        return None if path is None else _save(path, began, ended, opened)
+        return None if path is None else self._save(path, began, ended, opened)
 
     def _watch(self, path: str, depth: int, deepest: int = MAX_DEPTH) -> None:
         name = os.path.basename(path)
@@ -274,11 +290,6 @@ class Saves:
                         self._watch(entry.path, depth + 1, deepest)
         except OSError:
             return  # gone again, not ours to read, or no watches left: fewer saves are seen, nothing else
-
-
-def _save(path: str, began: float, ended: float, opened: float | None) -> Save:
-    when = ended if opened is None else opened
-    return Save(path, *number_in(os.path.basename(path)), ended - began, began, ended, when)
 
 
 def _plain(path: str) -> bool:
@@ -314,12 +325,20 @@ class SaveWatch:
         return self.saves.began is None and not self.saves.over
 
     def look(
-        self, now: float, step: int | None, step_s: float | None, *, stepping: bool, at_last: bool = False
+        self,
+        now: float,
+        step: int | None,
+        step_s: float | None,
+        *,
+        stepping: bool,
+        at_last: bool = False,
+        at_once: bool = False,
     ) -> bool:
         """Tell a save that is over, and how long the log was silent around it; True if something like one is over.
 
         ``stepping``: a step of this attempt was read. What was begun up to the last look without one is no save; what
         was begun between that look and the one that has seen the step may be: one may come directly behind the other.
+        ``at_once``: what is closed by now is told without a wait for more of it.
         """
         if stepping:
             self._step_seen()
@@ -330,7 +349,7 @@ class SaveWatch:
         self.saves.absorb(now)
         self._note_step(step)
         found = False
-        while (save := self.saves.next_over(now, at_last=at_last)) is not None:
+        while (save := self.saves.next_over(now, at_last=at_last or at_once)) is not None:
             found = True
             if stepping:
                 self._tell(save, step, now)

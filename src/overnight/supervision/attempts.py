@@ -98,19 +98,19 @@ class Attempts:
                 raise
             self.facts.note(f"attempt {attempt.number} cannot be asked for: {error.strerror}; free some space")
 
-    def stop(self, order: StopOrder, *, saving: bool = False) -> None:
-        """Begin the ladder; ``saving``: a save seems to be going on."""
+    def stop(self, order: StopOrder, *, saving: bool = False, reached: int | None = None) -> None:
+        """Begin the ladder; ``saving``: a save seems to be going on. ``reached``: the last step that was read."""
         attempt = self.current
         if attempt is not None and attempt.command is not None and attempt.exit is None:
             self.stopping = self._stopping(attempt)
-            self.stopping.begin(order if saving else self._sparing(order))
+            self.stopping.begin(order if saving else self._sparing(order, reached))
 
-    def _sparing(self, order: StopOrder) -> StopOrder:
+    def _sparing(self, order: StopOrder, reached: int | None) -> StopOrder:
         """Return the order, without time to save where a save in trouble would take the place of the healthy ones."""
         asked = self.spec.nonfinite_signal != "auto" or self.spec.stop_signal != "auto"
         if order.save or order.now or order.by != "rule" or order.cause == "stall" or asked:
             return order
-        last = displaced(self.facts.book, os.path.lexists)
+        last = displaced(self.facts.book, os.path.lexists, reached=reached)
         if last is None or asks(self.spec):
             return order
         self.facts.note(

@@ -26,12 +26,13 @@ from overnight.monitor import Monitor
 from overnight.resumption.aftermath import Aftermath
 from overnight.resumption.choice import LATER_S, Choice, Wanted
 from overnight.resumption.fitting import unfit
-from overnight.resumption.known import GONE
+from overnight.resumption.known import GONE, KnownSave
 from overnight.resumption.point import Point, lost, sentence
 from overnight.resumption.search import Search, folders_of
 from overnight.resumption.steering import steered
 from overnight.resumption.stranding import Circumstances, stranded
 from overnight.resumption.vetting import Vetting
+from overnight.saves.names import number_in
 from overnight.spec import RunSpec
 from overnight.states import Stranded, Waited
 from overnight.supervision.attempt import Attempt
@@ -85,13 +86,13 @@ class Comeback:
         return written < began - SKEW_S or (known is not None and written <= known.at + SAME_S)
 
     def missed(self) -> None:
-        """Take in what was written over while no supervisor lived: of which step it is now nobody has seen."""
+        """Take in what was written over while no supervisor lived: of which step it is only its name may say."""
         monitor = self.monitor
         for known in self.facts.book.saves[-MOST_REWRITTEN:]:
             written = None if known.problem == GONE else written_at(known.path)
             if written is not None and written > known.at + LATER_S:
                 where = {"attempt": monitor.attempt, "segment": monitor.segment}
-                self.facts.saved(seconds=known.seconds, path=known.path, step=None, at=written, **where)
+                self.facts.saved(seconds=known.seconds, path=known.path, step=named_step(known), at=written, **where)
                 self.vetting.saw(known.path)
 
     def judged(self, verdict: Verdict) -> None:
@@ -120,7 +121,7 @@ class Comeback:
         """Yield what was found since; ``place`` is where the log stands."""
         yield from self.bad_saves(place)
         yield from self.told()
-        self.step_s = self.monitor.meter.step_s or self.step_s
+        self.step_s = self.monitor.meter.mean_step_s or self.monitor.meter.step_s or self.step_s
         save_s = self.facts.save_s
         if save_s is not None and save_s != self.save_s:
             self.save_s = save_s
@@ -219,7 +220,13 @@ class Comeback:
         back = self.facts.rolling_back() or {}
         firsts = [one.get("first_step") for one in self.facts.attempt_ends.values()]
         first = min((one for one in firsts if isinstance(one, int)), default=None)
-        wanted = Wanted(before=back.get("before"), attempts=tuple(self.facts.attempt_times()), first=first)
+        own = os.path.normpath(os.path.join(self.spec.cwd, self.spec.checkpoints or ""))
+        wanted = Wanted(
+            before=back.get("before"),
+            attempts=tuple(self.facts.attempt_times()),
+            first=first,
+            own=(own, os.path.realpath(own)),
+        )
         folders = folders_of(self.spec.checkpoints, self.facts.book, self.spec.cwd)
         more = {} if limit_s is None else {"limit_s": limit_s}
         self.search = Search(folders, self.facts.book, wanted, **more)
@@ -287,7 +294,8 @@ class Comeback:
         done = (self.facts.attempt_ends.get(number - 1) or {}).get("last_step")
         if done is None:  # an attempt that made no step stood where it was begun
             done = (self.facts.resumes.get(number - 1) or {}).get("step")
-        gone = lost(self.spec, done, choice, step_s=self.step_s, used_s=used_s)
+        left_out = (self.facts.resumes.get(number - 1) or {}).get("skip")
+        gone = lost(self.spec, done, choice, step_s=self.step_s, used_s=used_s, left_out=left_out)
         details: dict[str, Any] = {
             "attempt": number,
             "path": choice.path,
@@ -312,6 +320,12 @@ class Comeback:
             steered=steered(self.spec),
             missing=missing,
         )
+
+
+def named_step(save: KnownSave) -> int | None:
+    """Return the step that the name of a save tells, whatever is written to it; None if it tells none."""
+    number, told = number_in(os.path.basename(save.path))
+    return number if told == "step" or (told is None and number == save.step) else None
 
 
 def written_at(path: str) -> float | None:

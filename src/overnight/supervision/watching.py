@@ -81,12 +81,23 @@ class Watching:
         """Say whether this run is writing a checkpoint, as far as its folder tells."""
         return self.alone and self.saves.saving()
 
-    def look_at_saves(self, *, at_last: bool = False) -> bool:
-        """Notice a save that is over; ``at_last``: nobody is left who could go on with one."""
+    def before_stop(self, *, save: bool) -> bool:
+        """Say whether a save goes on that a stop has to wait for; where none is wanted, take in what is over by now."""
+        if not save:
+            self.look_at_saves(at_once=True)
+        return self.saves.saving()
+
+    def look_at_saves(self, *, at_last: bool = False, at_once: bool = False) -> bool:
+        """Notice a save that is over; ``at_last``: nobody is left who could go on with one.
+
+        ``at_once``: nobody waits to see whether more belongs to it.
+        """
         meter = self.monitor.meter
         # What is written before the first step is a cache of data rather than a checkpoint; but of a log that nobody
         # can read there will never be a step.
         stepping = meter.last_step is not None or self.progress.silent_s() >= UNREAD_S
-        saved = self.saves.look(boot_clock(), meter.step, meter.step_s, stepping=stepping, at_last=at_last)
+        saved = self.saves.look(
+            boot_clock(), meter.step, meter.step_s, stepping=stepping, at_last=at_last, at_once=at_once
+        )
         self.saved = self.saved or saved
         return saved
