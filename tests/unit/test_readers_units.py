@@ -193,3 +193,15 @@ def test_a_unit_of_time_behind_what_is_no_time_is_another_word(text: str, expect
 def test_a_text_of_a_mapping_may_say_what_its_number_is_of(pair: str, name: str, value: float | None) -> None:
     (record,) = JsonLines()(Line(f'{{"step": 5, "loss": 2.5, {pair}}}', 0), 0.0, 0) or ()
     assert getattr(record, name) == value
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "value"),
+    [
+        ("tokens_seen 1000", "tokens_total", 1000.0), ("consumed_tokens 1,024,000", "tokens_total", 1024000.0),
+        ("tokens 16384", "tokens", 16384.0), ("num_tokens 1.2M", "tokens_total", 1.2e6),
+    ],
+)  # fmt: skip
+def test_tokens_need_no_colon(said: str, field: str, value: float) -> None:
+    for text in (f"step 5 loss 2.9 dt 0.5s {said}", f"step 5 | loss 2.9 | {said} | lr 1e-4"):
+        assert getattr(records(text)[0], field) == value

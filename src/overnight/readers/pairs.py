@@ -26,7 +26,8 @@ _TEXT = rf"(?P<text>(?!{_WORD}{SPACE}[:=])[^\s,;|]*(?:,[0-9][^\s,;|]*)*)"
 _BARE_NAME = (
     r"(?i:(?:(?:train|training|val|valid|validation|eval|test|lm|total|avg|mean)[ _])?loss|lr|learning[ _]rate"
     r"|(?:total[ _])?(?:grad[ _]?)?norm|gnorm|dt|(?:iter|step)[ _]time|time|took|mfu"
-    r"|(?:tok|tokens|samples|it)/s(?:ec)?)"
+    r"|(?:tok|tokens|samples|it)/s(?:ec)?"
+    r"|(?:(?:num|total|consumed)_)?tokens(?:_(?:seen|consumed|total|processed|so_far))?)"
 )
 _FIELD = re.compile(
     r"(?<![A-Za-z0-9_/.-])(?=[-+.0-9A-Za-z_])(?:"
