@@ -179,6 +179,9 @@ def _overrule(state: RunState, order: StopOrder) -> Decision:
 def _end(
     state: RunState, to: State, cause: str, text: str, exit_: Exit | None = None, *, hint: str | None = None
 ) -> Decision:
+    if state.state == "backoff":  # what was ordered last was not carried out, and is not used up
+        again = "restarts" if state.cause in FAILURES else "rollbacks"
+        state = msgspec.structs.replace(state, **{again: max(0, getattr(state, again) - 1)})
     ended = move(state, to, cause=cause, cause_text=text, exit=exit_ or state.exit)
     return Decision(state=ended, actions=(End(state=to, cause=cause, hint=hint),))
 

@@ -249,7 +249,8 @@ class Meter:
                 self.fell_from = (previous, self.epoch)
                 self.new_segment()
                 anew = step <= 1 or step in self._begins
-                self.advance.fall(step, anew=anew, interval=self.interval)
+                if self.advance.fall(step, previous, anew=anew, interval=self.interval):
+                    self.pace.take_back()
             self._anchor_step, self._anchor_at, self._arrival_dt_s = step, at, None
             if step not in self._begins:
                 self._begins = [*self._begins[1 - _MOST_BEGINS :], step]
@@ -294,6 +295,11 @@ class Meter:
         """Seconds per step over the window; None while unknown."""
         dt_s = self.pace.rolling()[0]
         return None if dt_s is None else dt_s * (self.advance.share if self.prints_dt else 1)
+
+    @property
+    def mean_step_s(self) -> float | None:
+        """Mean seconds per step over the whole run, each step once, without what was no stepping; None: unknown."""
+        return self.pace.mean_s()
 
     def measure(self) -> Measure:
         """Return every figure as of the last record, with a word for each one that is unknown."""

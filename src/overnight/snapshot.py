@@ -15,11 +15,13 @@ from overnight.events import Measure, Verdict
 from overnight.folder import utc
 from overnight.monitor import Monitor
 from overnight.overall import whole
+from overnight.resumption.point import told_by_steps
 from overnight.spec import RunSpec, cost, cost_per_billion_tokens
 from overnight.states import RunState, exit_code
 
 FORMAT = 1
 SHOWN_VERDICTS = 50
+LOST = {"path", "step", "lost_steps", "lost_s", "lost_cost"}
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +101,25 @@ def build(
         "verdicts": [verdict_line(verdict) for verdict in verdicts[-SHOWN_VERDICTS:]],
         "verdict_count": len(verdicts),
         "supervisor": {"pid": keepers.get("supervisor")},
-        **msgspec.structs.asdict(saves),
+        **_saves(saves, attempts, monitor),
         "attempts": list(attempts),
         "notes": list(notes),
         "engine": engine,
         "limits": limits(spec),
         "hooks": hooks,
     }
+
+
+def _saves(saves: Saves, attempts: Sequence[dict[str, Any]], monitor: Monitor) -> dict[str, Any]:
+    """Return what is known of saves, and how the attempt that goes on was begun: its steps tell what is lost."""
+    found, one = msgspec.structs.asdict(saves), saves.resume
+    if one is None or not one.keys() >= LOST:
+        return found
+    firsts = {each.get("n"): each.get("first_step") for each in attempts}
+    first, meter = firsts.get(one.get("attempt")), monitor.meter
+    began = firsts.get(1) if 1 in firsts else 1  # of many attempts the oldest are not there: none begins below 1
+    told = told_by_steps(one, first, began, meter.interval, step_s=meter.mean_step_s, folds=meter.advance.folds)
+    return {**found, "resume": {**one, **{name: told[name] for name in LOST}}}
 
 
 def _ending(state: RunState, now: float) -> dict[str, Any]:
@@ -196,6 +210,7 @@ def _figures(spec: RunSpec, monitor: Monitor, measure: Measure) -> dict[str, Any
         "loss": measure.loss,
         "loss_avg": measure.loss_avg,
         "dt": measure.dt_s,
+        "step_s": monitor.meter.mean_step_s,
         "tokens_per_second": measure.tokens_per_second,
         "tokens_per_second_avg": measure.tokens_per_second_avg,
         "tokens_per_second_clean": measure.tokens_per_second_clean,

@@ -219,7 +219,7 @@ def test_how_a_run_went_on_is_told_from_its_journal(runs: Runs, ended: Run) -> N
         {"fact": "nobody knows this yet", "attempt": 3},
     )  # fmt: skip
     found = value_of(runs, "night")
-    assert found["saves"] == {"count": 3, "seconds": pytest.approx(0.6)}
+    assert found["saves"] == {"count": 3, "seconds": pytest.approx(0.6), "beside": False}
     assert [(one["step"], one["valid"], one["healthy"]) for one in found["checkpoints"]] == [
         (2, True, True), (4, False, False), (6, None, False),
     ]  # fmt: skip

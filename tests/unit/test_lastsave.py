@@ -354,14 +354,14 @@ def test_how_an_attempt_went_on_is_on_the_page() -> None:
         "lost_cost": 0.17,
         "overlap": {"compared": 10, "equal": 10, "first_difference": None, "text": "10/10 equal"},
     }
-    whole = "attempt 3 went on from step 200 (/c/200); 10/10 equal; 120 steps, 4m00s, 0.17 of money lost"
+    whole = "attempt 3 went on from step 200 (/c/200); 10 of 10 steps equal; 120 steps, 4m00s, 0.17 of money lost"
     assert f"resume {whole}; steps 302-320 left out" in page(resume=resume, rollbacks_used=1)
     assert "rollbacks 1 used" in page(resume=resume, rollbacks_used=1)
     bare = {**dict.fromkeys(resume), "attempt": 2, "skip": []}
     assert "resume attempt 2 began anew log" in page(resume=bare, rollbacks_used=0)
     assert "rollbacks" not in page(resume=bare, rollbacks_used=0)
     alone = {**bare, "lost_steps": 116, "lost_s": 5.8, "overlap": {"compared": 37, "equal": 37, "text": "37/37 equal"}}
-    assert "attempt 2 went on by itself, from a save that is not known; 37/37 equal log" in page(resume=alone)
+    assert "attempt 2 went on by itself, from a save that is not known; 37 of 37 steps equal log" in page(resume=alone)
     anew = {**alone, "overlap": {"compared": 0, "equal": 0, "text": "it began anew at step 1"}}
     assert "attempt 2 began anew; 116 steps, 5.8s lost log" in page(resume=anew)
     assert "steps 302-320, 400-410 left out" in page(resume={**bare, "skip": [[302, 320], [400, 410]]})

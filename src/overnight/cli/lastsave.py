@@ -16,9 +16,10 @@ import msgspec
 
 from overnight import client
 from overnight.cli import pagesaves
-from overnight.cli.render import money, span
+from overnight.cli.render import money
 from overnight.errors import FolderError
 from overnight.folder import RunFolder, epoch_of
+from overnight.resumption.point import behind, seconds_of
 
 VERIFIED_WITHIN_S = 600.0
 TOLD_AFTER_S = 2.0
@@ -38,11 +39,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stop has lost: steps since the newest good save, their seconds, their cost. None is unknown."""
+    """What a stop has lost: steps since the newest good save, their seconds, their cost. None is unknown.
+
+    ``at_most``: the seconds are all that passed since the save, for nobody knows how long a step takes.
+    """
 
     steps: int | None = None
     seconds: float | None = None
     cost: float | None = None
+    at_most: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``--json`` tells of it."""
+        return {"steps": self.steps, "seconds": self.seconds, "cost": self.cost}
 
 
 class LastSave(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +65,7 @@ class LastSave(msgspec.Struct, frozen=True, kw_only=True):
         """Return the fields that ``stop --json`` adds to the status."""
         keys = ("step", "path", "seconds", "valid", "problem")
         save = None if self.save is None else {key: self.save.get(key) for key in keys}
-        return {"final_save": save, "lost": msgspec.structs.asdict(self.lost) if self.lost is not None else None}
+        return {"final_save": save, "lost": self.lost.facts() if self.lost is not None else None}
 
 
 def asked_of(folder: RunFolder) -> Asked | None:
@@ -104,28 +113,40 @@ def _good(one: client.Status) -> dict[str, Any] | None:
 
 
 def _lost(one: client.Status, asked: Asked | None, good: dict[str, Any] | None) -> Lost:
-    """Return what has to be done again: the steps after the newest good save, and the time from there to the stop."""
+    """Return what has to be done again: the steps after the newest good save, at the usual time of one.
+
+    Where no step time is known, it is no more than what has passed since the save.
+    """
     last, saved = one.get("step"), None if good is None else good.get("step")
-    steps = last if good is None else None if saved is None or last is None else max(0, last - saved)
+    done = 0 if good is None else saved
+    resume = one.get("resume")
+    left_out = resume.get("skip") if isinstance(resume, dict) else None
+    steps = behind(done, last, left_out) if isinstance(done, int) and isinstance(last, int) else None
     if steps == 0:
         return _priced(one, 0, 0.0)
-    active_s = one.get("active_s")
+    active_s, step_s = (_number(one.get(name)) for name in ("active_s", "step_s"))
+    if (seconds := seconds_of(steps, step_s, active_s)) is not None:
+        return _priced(one, steps, seconds)
     if good is None and len(one["attempts"]) > 1:  # no attempt has left anything
-        return _priced(one, steps, active_s if isinstance(active_s, (int, float)) else None)
+        return _priced(one, steps, active_s, at_most=True)
     end = asked.at if asked is not None and asked.at is not None else epoch_of(one.get("ended_at"))
     began = epoch_of(one.get("started_at"))
     saved_at = None if good is None else epoch_of(good.get("at"))
     since = max((at for at in (began, saved_at) if at is not None), default=None)
     if steps is None or end is None or since is None or (good is not None and saved_at is None):
         return _priced(one, steps, None)
-    return _priced(one, steps, max(0.0, end - since))
+    return _priced(one, steps, max(0.0, end - since), at_most=True)
 
 
-def _priced(one: client.Status, steps: int | None, seconds: float | None) -> Lost:
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and value >= 0 else None
+
+
+def _priced(one: client.Status, steps: int | None, seconds: float | None, *, at_most: bool = False) -> Lost:
     limits = one.get("limits")
     price = limits.get("price") if isinstance(limits, dict) else None
     cost = price * seconds / HOUR_S if isinstance(price, (int, float)) and seconds is not None else None
-    return Lost(steps=steps, seconds=seconds, cost=cost)
+    return Lost(steps=steps, seconds=seconds, cost=cost, at_most=at_most)
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
@@ -176,7 +197,7 @@ def _amount(lost: Lost, which: str = "") -> str:
     steps = lost.steps or 0
     parts = [f"{pagesaves.counted(steps)}{f' {which}' if which else ''} {'is' if steps == 1 else 'are'} lost"]
     if lost.seconds is not None:
-        parts.append(f"about {span(lost.seconds)}")
+        parts.append(f"{'at most' if lost.at_most else 'about'} {pagesaves.brief(lost.seconds)}")
     if lost.cost is not None:
         parts.append(f"{money(lost.cost)} of money")
     return ", ".join(parts)

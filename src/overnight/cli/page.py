@@ -161,7 +161,7 @@ def _time_limits(limits: dict[str, Any], one: Status, now: float, *, ended: bool
     if hours is not None:
         active_s = None if ended else _active_s(one, now)
         left = "" if active_s is None else f", {span(max(0.0, hours * 3600 - active_s))} left"
-        found.append(f"{span(hours * 3600)} of active time (--max-hours){left}")
+        found.append(f"{span(round(hours * 3600))} of active time (--max-hours){left}")
     if until is not None:
         left = "" if ended else f", {span(max(0.0, until - now))} left"
         found.append(f"{local(until)} (--until){left}")

@@ -78,7 +78,8 @@ def figure_rows(one: Status) -> list[Row]:
 def _beside(one: Status) -> Iterator[Row]:
     """Yield what stands beside the figures: goodput, devices, what does not fit together."""
     if real(one.get("goodput")) is not None:
-        yield "goodput", f"{percent(one['goodput'])} of the time so far was steps that count"
+        until = "" if one["ended_at"] else " so far"
+        yield "goodput", f"{percent(one['goodput'])} of the time{until} was steps that count"
     if (one.get("grad_norm_nonfinite") or 0) > 0:
         yield "grad norm", f"not finite {_times(one['grad_norm_nonfinite'])}"
     yield from _devices(one)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from overnight.cli.render import figure, money, span
 from overnight.printable import harmless
+from overnight.report import goingon
 from overnight.resumption.known import GONE
 
 TYPE_CHECKING = False
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from overnight.client import Status
 
 SHOWN_BAD = 3
+
+LEAST_WHOLE_S = 9.95
 
 NO_FORM = "not of a form that can be checked"
 
@@ -111,10 +114,14 @@ def _resumed(one: Status) -> str | None:
         began = f"{attempt} went on from {_step(known)}"
     overlap = known.get("overlap")
     same = harmless(str(overlap["text"])) if isinstance(overlap, dict) and overlap.get("text") else None
+    if isinstance(overlap, dict) and overlap.get("compared"):  # "0/12" alone does not say what was counted
+        same = harmless(goingon.overlap(overlap))
     lost = lost_words(known)
     if not path and step is None and isinstance(overlap, dict) and overlap.get("compared"):
         # It did steps that were done before: it had a save of its own, and what was thought to be lost was not.
         began, lost = f"{attempt} went on by itself, from a save that is not known", None
+    if not path and step is None and same is not None and same.startswith("it began anew"):
+        same = None  # said already
     parts = [began, same, lost, _left_out(known.get("skip"))]
     return "; ".join(part for part in parts if part)
 
@@ -126,10 +133,15 @@ def lost_words(known: Status) -> str | None:
         return None
     parts = [counted(steps)]
     if isinstance(seconds, (int, float)):
-        parts.append(span(seconds))
+        parts.append(brief(seconds))
     if isinstance(cost, (int, float)):
         parts.append(f"{money(cost)} of money")
     return f"{', '.join(parts)} lost"
+
+
+def brief(seconds: float) -> str:
+    """Return a duration that may be far below a second: 0.72s, 3.1s, 45s, 3m10s."""
+    return f"{seconds:.2g}s" if 0 < seconds < LEAST_WHOLE_S else span(seconds)
 
 
 def counted(steps: int) -> str:

@@ -18,9 +18,11 @@ WARM_UP_STEPS: Final = 10
 
 _SCALARS: Final = (
     "high", "folds", "known", "opening", "interrupted", "lines", "share", "steps_done", "_redone", "_since_start",
-    "_lone", "_late", "_clean",
+    "_lone", "_late", "_clean", "_undo",
 )  # fmt: skip
 
+STRAY: Final = 20
+"""Times as far as the log goes on from the step before it, a step that is gone back from has jumped."""
 
 _GAINS: Final = 21
 """Enough steps to outvote a log that prints its first ten steps one by one, or one odd last line."""
@@ -104,6 +106,7 @@ class Advance:
         self._late = False  # the run's first line came when several steps were done, and so will that of each start
         self._clean = False  # the latest step was
         self._redone = False
+        self._undo: Sequence[int] | None = None  # the step before a far one, then high, steps_done, _since_start there
 
     def interrupt(self) -> None:
         """Something else than training was done (or began) since the last record: an evaluation, a save, a compile."""
@@ -122,11 +125,20 @@ class Advance:
         alone = self.share == 1 and self.lines <= 1 and not self.interrupted
         return alone and self.high is not None and step > self.high
 
-    def fall(self, step: int, *, anew: bool, interval: int) -> None:
-        """The step fell within an attempt; ``anew``: the program counts from the beginning again."""
+    def fall(self, step: int, stray: int, *, anew: bool, interval: int) -> bool:
+        """The step fell within an attempt; ``anew``: the program counts from the beginning again.
+
+        True if the program goes on as if the step ``stray`` that it fell from was not there: it was never made, and is
+        taken back.
+        """
+        undo, self._undo = self._undo, None
+        if undo is not None and is_stray(undo[0], stray, step):
+            self.high, self.steps_done, self._since_start = undo[1:]
+            return True
         if anew:
             self.folds = True
             self.high = step - min(interval, max(1, step))
+        return False
 
     def take(self, step: int | None, previous: int | None, interval: int) -> Moved:
         """Take in a record; ``previous`` is the step before in the segment (None: its first record)."""
@@ -137,7 +149,8 @@ class Advance:
             if self._lone and self.accumulate > 1:
                 part = 0.0  # nobody knows yet whether it is of a micro-step: its time counts, and no more tokens
             return Moved(0, self._redone, self._clean and not interrupted, part, interrupted)
-        self._clean = self._count(step, previous, interval) >= WARM_UP_STEPS and not interrupted
+        self._undo, since = None, self._count(step, previous, interval)
+        self._clean = since >= WARM_UP_STEPS and not interrupted
         self.interrupted = False
         if step is None:
             return Moved(0, redone=False, clean=self._clean, part=1.0, interrupted=interrupted)
@@ -155,6 +168,8 @@ class Advance:
             gain = interval if previous is None else step - previous
         else:
             gain = step - high
+            if previous is not None and step - previous >= STRAY:
+                self._undo = (previous, high, self.steps_done, since)
             self.high = step
             self.steps_done += gain
         return Moved(gain, self._redone, self._clean, 1 / self.share, interrupted)
@@ -192,6 +207,9 @@ class Advance:
         steps = _stood_for(first, gain)
         self._late = 1 < steps == gain
         self.steps_done += steps
+        if self._undo is not None:
+            before, high, done, since = self._undo
+            self._undo = (before, high, done + steps, since)
         return steps
 
     def take_many(self, steps: Sequence[int], previous: int) -> tuple[list[int], int]:
@@ -204,6 +222,11 @@ class Advance:
         self._settle(previous, steps[0] - previous)
         short = WARM_UP_STEPS - self._since_start
         unclean = 0 if short <= 0 else 1 + bisect_left(steps, previous + short, 0, len(steps) - 1)
+        before = steps[-2] if len(steps) > 1 else previous
+        high = steps[-2] if len(steps) > 1 else self.high or 0
+        far = steps[-1] - before >= STRAY
+        since, count = self._since_start + before - previous, self.steps_done + high - (self.high or 0)
+        self._undo = (before, high, count, since) if far else None
         self._since_start += steps[-1] - previous
         self._clean = unclean < len(steps)
         self.lines, self._redone = 1, False
@@ -213,7 +236,8 @@ class Advance:
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as builtins."""
-        return {name: getattr(self, name) for name in _SCALARS}
+        state = {name: getattr(self, name) for name in _SCALARS}
+        return {**state, "_undo": None if self._undo is None else list(self._undo)}
 
     @classmethod
     def restore(cls, state: dict[str, Any] | None, highest: int | None, accumulate: int) -> Advance:
@@ -225,6 +249,11 @@ class Advance:
         for name in _SCALARS:
             setattr(found, name, state.get(name, getattr(found, name)))
         return found
+
+
+def is_stray(before: float, step: float, after: float) -> bool:
+    """Say whether ``step`` was never made: far off ``before``, behind which the log goes on with ``after``."""
+    return 0 < (after - before) * STRAY <= step - before
 
 
 def _stood_for(first: int, gain: int) -> int:

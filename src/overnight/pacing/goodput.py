@@ -45,8 +45,9 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """``goodput`` is a fraction of ``wall_s``. ``lost_s`` are the seconds of steps that were done again later.
 
     ``unfinished_s``, at least, passed between the last step of an attempt that was followed by another and its end;
-    ``restart_s`` from there to the begin of that one's first step. ``told`` says how the times were known, ``unknown``
-    what is not known and why; None if all of it is known.
+    ``restart_s`` from there to the begin of that one's first step. ``printed_s`` are the times of all steps as
+    they are printed, with what else lies in them. ``told`` says how the times were known, ``unknown`` what is not known
+    and why; None if all of it is known.
     """
 
     goodput: float | None = None
@@ -60,6 +61,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     lost_cost: float | None = None
     unfinished_s: float | None = None
     restart_s: float | None = None
+    printed_s: float | None = None
     told: str = ""
     unknown: str | None = None
     parts: tuple[Part, ...] = ()
@@ -75,6 +77,7 @@ def measure(
     accumulate: int = 1,
     price: float | None = None,
     no_wall: str = "nobody knows when it began and ended",
+    live_step_s: float | None = None,
     coarse_s: float = 0.0,
     arrivals: str = ARRIVALS,
 ) -> Goodput:
@@ -83,7 +86,8 @@ def measure(
     ``wall_s`` is the time from beginning to end and ``no_wall`` says why it is None; ``price`` is per hour. The tokens
     of a step are those printed, else ``tokens_per_step`` (all devices), else what a printed count or rate tells; rates
     are multiplied with the number of ``devices`` where they are of one device; ``accumulate`` lines of one step are
-    those of its micro-steps. Lines arrived up to
+    those of its micro-steps. ``live_step_s``: seconds of a step by arrivals that were seen when they came, which stands
+    in where no time is printed. Lines arrived up to
     ``coarse_s`` seconds later than their records say; ``arrivals`` says how it is known when they did.
     """
     stepping = Stepping(tokens_per_step, devices, accumulate)
@@ -97,7 +101,7 @@ def measure(
     if not steps:
         why = "its lines print no step" if stepping.no_steps else "no progress line was read"
         return msgspec.structs.replace(known, unknown=f"goodput is unknown: {why}")
-    times, told = _times(found, arrivals)
+    times, told = _times(found, arrivals, live_step_s, odd=stepping.odd_steps > 0)
     known = msgspec.structs.replace(
         known,
         productive_steps=round(steps),
@@ -113,6 +117,10 @@ def measure(
         productive_s=productive_s,
         lost_s=lost_s,
         lost_cost=None if price is None else price * lost_s / 3600.0,
+        printed_s=productive_s
+        + lost_s
+        + stepping.odd_s
+        - stepping.odd_steps * (productive_s + lost_s) / (steps + (known.redone_steps or 0)),
         stepping_tokens_per_s=_speed(found.values(), productive_s, steps),
     )
     return _over_wall(known, no_wall)
@@ -129,14 +137,17 @@ def _part(number: int, one: AttemptSums, times: Mapping[int, tuple[float, float]
     )
 
 
-def _times(found: Mapping[int, AttemptSums], arrivals: str) -> tuple[dict[int, tuple[float, float]] | None, str]:
+def _times(
+    found: Mapping[int, AttemptSums], arrivals: str, live_step_s: float | None, *, odd: bool
+) -> tuple[dict[int, tuple[float, float]] | None, str]:
     """Return (productive, lost) seconds of each attempt, and how they were known; None if they are not."""
     sums = [one for attempt in found.values() for one in (attempt.kept, attempt.lost)]
     steps, timed = sum(one.steps for one in sums), sum(one.timed for one in sums)
     if timed > 0 and timed >= steps / 2:
         mean_s = math.fsum(one.seconds for one in sums) / timed
         left = round(steps - timed)
-        without = "1 step without one counts" if left == 1 else f"{left:,} steps without one count"
+        lacks = "without one or with far more than a usual one" if odd else "without one"
+        without = f"1 step {lacks} counts" if left == 1 else f"{left:,} steps {lacks} count"
         rest = f"; {without} as the mean of the others" if left else ""
         return {
             number: (
@@ -145,6 +156,12 @@ def _times(found: Mapping[int, AttemptSums], arrivals: str) -> tuple[dict[int, t
             )
             for number, one in found.items()
         }, f"step times as printed{rest}"
+    if live_step_s is not None:
+        each = {number: (one.kept.steps * live_step_s, one.lost.steps * live_step_s) for number, one in found.items()}
+        return each, (
+            f"{ARRIVALS} as they came, since no step time is printed; "
+            f"where a step took more than {USUAL:g} usual ones, a usual one counts"
+        )
     usual = {number: one.usual_s() for number, one in found.items()}
     known = sorted(one for one in usual.values() if one is not None)
     if not known:

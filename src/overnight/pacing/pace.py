@@ -8,34 +8,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice, repeat
+from itertools import repeat
 from math import inf
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from overnight.pacing.advance import Moved
 from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
+from overnight.pacing.attemptsums import USUAL
 from overnight.pacing.counting import Counting
-from overnight.pacing.sums import all_between, plus, plus_products
+from overnight.pacing.done import Done
+from overnight.pacing.sums import all_between, plus
+from overnight.pacing.usual import ODD
 
 if TYPE_CHECKING:
     from overnight.batches import Batch
     from overnight.events import Record
 
 _SUMS: Final = ("prints_dt", "_sum_tokens", "_sum_dt_s", "_rates", "_sum_inverse_rates")
-_LATER_SUMS: Final = ("_odd_tokens", "_odd_dt_s", "_done_s", "_done_timed", "_done_tokens", "_done_counted")
-"""Sums that an older snapshot has not; 0 then.
-
-Odd: of steps that are not clean (``Moved``). Done: each step once, by the steps that a line stands for, whereas the
-sums behind the average take each line once; timed are those with known seconds, counted those with known tokens too.
-"""
-
-_USUAL: Final = 2.0
-"""Between two arrivals more than so many usual steps per step is no stepping: a save, an evaluation, a stall."""
-
-_LATELY: Final = 21
-_FEW: Final = 3
-"""The latest known step times, of which the middle one is the usual; fewer than so many tell nothing."""
+_LATER_SUMS: Final = ("_odd_tokens", "_odd_dt_s")
+"""Sums that an older snapshot has not; 0 then: of steps that are not clean (``Moved``)."""
 
 _WHOLE: Final = Moved(1, redone=False, clean=True, part=1.0)
 
@@ -59,7 +51,7 @@ class Pace:
     """
 
     __slots__ = (
-        *_LATER_SUMS, "_counting", "_devices", "_held", "_mixed", "_part", "_rates", "_said", "_sum_dt_s",
+        *_LATER_SUMS, "_counting", "_devices", "_done", "_mixed", "_part", "_rates", "_said", "_sum_dt_s",
         "_sum_inverse_rates", "_sum_tokens", "_tokens_per_step", "_window", "prints_dt", "told",
     )  # fmt: skip
 
@@ -75,9 +67,7 @@ class Pace:
         self._sum_inverse_rates = 0.0
         self._counting = Counting()
         self._odd_tokens = self._odd_dt_s = 0.0
-        self._done_s = self._done_tokens = 0.0
-        self._done_timed = self._done_counted = 0
-        self._held: tuple[float | None, float | None] | None = None  # (dt, tokens) of the run's first line
+        self._done = Done()  # by the steps that a line stands for; the sums behind the average take each line once
         self._said: deque[float] = deque(maxlen=window)  # rates as printed, over all devices
         self._mixed: float | None = None  # the pace of the latest arrival, where something else was done before it
         self._part = 1.0  # of a step, that the record now taken in is
@@ -106,10 +96,12 @@ class Pace:
             self._mixed = arrived_s if moved.interrupted else None
         if said.tokens_per_s is not None:
             self._said.append(said.tokens_per_s * (self._devices if said.per_device else 1))
+        printed = said.dt_s is not None
         if moved.gain and not moved.redone:
-            self._do(None if other else dt, tokens, moved.gain)
+            self._done.add(None if other else dt, tokens, moved.gain, printed=printed)
         elif not moved.redone:
-            self._hold(dt, tokens, again=moved.part != 1.0 and said.dt_s is not None)
+            self._done.hold(dt, tokens, again=moved.part != 1.0 and printed, printed=printed)
+        self._done.note(dt)
         self._window.append((dt, tokens, rate, loss))
 
     def _sum_up(self, dt: float, tokens: float, *, clean: bool) -> None:
@@ -120,43 +112,21 @@ class Pace:
             self._odd_dt_s += dt
 
     def _is_other(self, dt: float | None, arrived_s: float | None, moved: Moved) -> bool:
-        """Say whether more than a step lies in ``dt``: a time by arrival, or one behind an interruption, far above."""
-        if dt is None or not (moved.interrupted or not self.prints_dt):
+        """Say whether more than a step lies in ``dt``."""
+        if dt is None:
             return False
-        if not self.prints_dt and arrived_s is not None and arrived_s == self._mixed and not moved.interrupted:
-            return True
-        usual = self._usual()
-        return usual is not None and dt > _USUAL * usual
-
-    def _usual(self) -> float | None:
-        """Return the usual step time of late; None where too few are known."""
-        times = sorted(row[0] for row in islice(reversed(self._window), _LATELY) if row[0] is not None)
-        return times[(len(times) - 1) // 2] if len(times) >= _FEW else None
-
-    def _do(self, dt: float | None, tokens: float | None, gain: int) -> None:
-        """Add ``gain`` steps of so many seconds and tokens each."""
-        if dt is not None:
-            self._done_timed += gain
-            self._done_s += dt * gain
-        if tokens is not None:
-            self._done_counted += gain
-            self._done_tokens += tokens * gain
-
-    def _hold(self, dt: float | None, tokens: float | None, *, again: bool) -> None:
-        """Take in a line that has moved on nothing: the first of all, or, ``again``, one more of the same step."""
-        if not again:
-            self._held = (dt, tokens)
-        elif dt is not None and self._held is None:
-            self._done_s += dt
-            self._done_tokens += tokens or 0.0
+        if self.prints_dt:
+            return self._done.recent.is_odd(dt, USUAL if moved.interrupted else ODD)
+        behind = arrived_s is not None and arrived_s == self._mixed and not moved.interrupted
+        return behind or self._done.recent.is_odd(dt, USUAL)
 
     def open(self, steps: int, share: int = 1) -> None:
         """The run's first line is now known to have stood for ``steps`` steps, as one of ``share`` micro-steps."""
-        held, self._held = self._held, None
-        if held is not None:
-            dt, tokens = held
-            printed = tokens is not None and tokens != self._tokens_per_step
-            self._do(None if dt is None else dt * share, tokens * share if tokens and printed else tokens, steps)
+        self._done.open(steps, share, self._tokens_per_step)
+
+    def take_back(self) -> None:
+        """The latest line was of a step that was never made."""
+        self._done.take_back()
 
     def take_many(self, batch: Batch, arrived_s: float | None, gains: Sequence[int], unclean: int) -> None:
         """Take in the records of ``batch``, whose losses are finite and which has no NaN.
@@ -191,15 +161,12 @@ class Pace:
         self._counting.pause()
         if totals is not None:
             self._follow(batch.steps, totals)
-        self._done_s = plus_products(self._done_s, times, gains)
-        self._done_timed += sum(gains)
+        self._done.add_many(times, each, gains)
         if each is not None:
             self._sum_tokens = plus(self._sum_tokens, each)
             self._sum_dt_s = plus(self._sum_dt_s, times)
             self._odd_tokens = plus(self._odd_tokens, each[:unclean])
             self._odd_dt_s = plus(self._odd_dt_s, times[:unclean])
-            self._done_tokens = plus_products(self._done_tokens, each, gains)
-            self._done_counted += sum(gains)
         kept = self._window.maxlen or 0
         if rates is not None:
             self._said.extend(rate * (self._devices if batch.per_device else 1) for rate in rates[-kept:])
@@ -211,9 +178,11 @@ class Pace:
         """Return the seconds of each record where all of them are known and nothing else lies in one; else None."""
         dts = batch.columns.get("dt_s")
         if dts is not None:
-            return dts if all_between(dts, LEAST_DT_S, MOST_DT_S) else None
+            known = all_between(dts, LEAST_DT_S, MOST_DT_S)
+            return dts if known and self._done.recent.are_plain(dts) else None
         odd = arrived_s is None or not LEAST_DT_S < arrived_s < MOST_DT_S or arrived_s == self._mixed
-        if arrived_s is None or odd or not self._is_usual(arrived_s):
+        recent = self._done.recent
+        if arrived_s is None or odd or recent.few or recent.is_odd(arrived_s, USUAL):
             return None
         return [arrived_s] * len(batch.steps)
 
@@ -228,13 +197,6 @@ class Pace:
         risen = (place for place in range(len(steps) - 1, 0, -1) if totals[place] > totals[place - 1])
         for place in range(next(risen, 1) - 1, len(steps)):
             self._gained(steps[place], totals[place], leads=False)
-
-    def _is_usual(self, arrived_s: float) -> bool:
-        """Say whether the first of many records of one arrival says of all of them that nothing else lies in them."""
-        known = sum(row[0] is not None for row in islice(reversed(self._window), _LATELY))
-        usual = self._usual()
-        few = not known or (self._window.maxlen or 0) < _FEW
-        return few or (usual is not None and arrived_s <= _USUAL * usual)
 
     def _gained(self, step: int, total: float, *, leads: bool) -> float | None:
         """Return the tokens of a step by a counter, and note them."""
@@ -320,15 +282,14 @@ class Pace:
                 self._window.append((dt, tokens, None, losses[place - len(rows)]))
         # Of what was summed elsewhere the tokens were wrong: these few lines are left out.
         self._odd_tokens, self._odd_dt_s = self._sum_tokens, self._sum_dt_s
-        self._done_tokens, self._done_counted = 0.0, 0
-        if self._held is not None:
-            self._held = (self._held[0], None)
+        self._done.forget_tokens()
 
     def part(self) -> None:
         """The steps do not go on from here: the window is emptied, the sums stay."""
         self._window.clear()
         self._said.clear()
         self._counting.part()
+        self._done.part()
 
     @property
     def empty(self) -> bool:
@@ -362,7 +323,12 @@ class Pace:
 
     def done(self) -> tuple[float, float, int, int]:
         """Return (seconds, tokens, steps with known time, steps with known tokens) of the run, each step once."""
-        return self._done_s, self._done_tokens, self._done_timed, self._done_counted
+        return self._done.sums()
+
+    def mean_s(self) -> float | None:
+        """Return the mean seconds of a step over the whole run, without what was no stepping; None: unknown."""
+        seconds, _, timed, _ = self._done.sums()
+        return seconds / timed if timed else None
 
     def said(self) -> float | None:
         """Return tokens per second as the program prints them, over the window and all devices; None: it does not."""
@@ -373,7 +339,7 @@ class Pace:
         """Return all of it as builtins."""
         state: dict[str, Any] = {name: getattr(self, name) for name in (*_SUMS, *_LATER_SUMS)}
         state["window"] = list(self._window)
-        state["held"] = None if self._held is None else list(self._held)
+        state["done"] = self._done.snapshot()
         state["said"] = list(self._said)
         state["mixed"] = self._mixed
         state["told"] = None if self.told is None else list(self.told)
@@ -386,8 +352,7 @@ class Pace:
             setattr(self, name, state[name])
         for name in _LATER_SUMS:
             setattr(self, name, state.get(name, 0))
-        held = state.get("held")
-        self._held = None if held is None else (held[0], held[1])
+        self._done = Done.restore(state.get("done"), state)
         self._said = deque(state.get("said", ()), maxlen=self._said.maxlen)
         self._mixed, told = state.get("mixed"), state.get("told")
         self.told = None if told is None else (told[0], told[1])

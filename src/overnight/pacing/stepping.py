@@ -14,15 +14,15 @@ from itertools import accumulate, compress, pairwise
 from operator import ne, sub
 from typing import NamedTuple, Protocol
 
-from overnight.pacing.advance import parted, share_of
+from overnight.pacing.advance import is_stray, parted, share_of
 from overnight.pacing.arrivals import LEAST_DT_S, MOST_DT_S
 from overnight.pacing.attemptsums import AttemptSums, Column, Sums
 from overnight.pacing.counting import Counting
+from overnight.pacing.usual import Ordinary
 
 SERIES = ("dt_s", "tokens", "tokens_total", "tokens_per_s")
 """The series of which use is made, where they are printed."""
 
-_STRAY = 20  # times as far as the log goes on from the step before it, a step that is gone back from has jumped
 _LOOKED_AT = 256  # of the first steps of a segment, to see how many lie between two lines
 
 
@@ -103,8 +103,10 @@ class Stepping:
         self.devices = devices
         self.attempts: dict[int, AttemptSums] = {}
         self.no_steps = False
+        self.odd_steps = self.odd_s = 0.0  # of lines whose step time was far above the usual one
         self._counting = Counting()
-        self._held: list[Records] = []  # until it is known whether their tokens are a counter
+        self._ordinary = Ordinary()
+        self._held: list[Records] = []  # until it is known whether tokens are a counter, and times usual
         self._segment: tuple[int, int] | None = None
         self._begin()
 
@@ -130,12 +132,11 @@ class Stepping:
             self.close()
             self._segment = key
             self._begin()
-        if self._counting.totals is not None or not stretch.columns.get("tokens"):
-            self._release()
-            self._take(stretch)
-            return
+        times = stretch.columns.get("dt_s")
+        seen = times is None or self._ordinary.look(times.values)
+        counted = self._counting.totals is not None or not stretch.columns.get("tokens") or self._ask(stretch)
         self._held.append(stretch)
-        if self._ask(stretch):
+        if seen and counted:
             self._release()
 
     def _ask(self, stretch: Records) -> bool:
@@ -168,7 +169,7 @@ class Stepping:
         at = stretch.at if rows is None else [stretch.at[row] for row in rows]
         attempt.first_at, attempt.last_at = attempt.first_at or at[0], at[-1] or attempt.last_at
         kept = stretch.kept if rows is None else sum(row < stretch.kept for row in rows)
-        dt = _column(stretch, "dt_s", rows)
+        dt = self._sifted(_column(stretch, "dt_s", rows), gains)
         self._learn(gains)
         if self._share is None:
             self._share = share_of(gains, self.accumulate)
@@ -198,7 +199,7 @@ class Stepping:
         The steps up to it were never made, and so they were not lost.
         """
         last, steps = self._latest, _risen(after.steps, None)[0]
-        if last is None or not len(steps) or not 0 < (steps[0] - last.before) * _STRAY <= last.step - last.before:
+        if last is None or not len(steps) or not is_stray(last.before, last.step, steps[0]):
             return
         last.sums.add([-last.gain], [last.dt], [last.tokens])
         if self._interval == last.gain:
@@ -213,6 +214,7 @@ class Stepping:
         """Count the first record of the segment that is over: it stands for as many steps as lie between two lines."""
         self._release()
         self._counting.part()
+        self._ordinary.part()
         if self._first is None or self._segment is None:
             return
         step, dt, tokens, kept = self._first
@@ -225,6 +227,18 @@ class Stepping:
             attempt.first_gain = gain
             attempt.first_s = gain * dt if LEAST_DT_S < dt < MOST_DT_S else math.nan
         (attempt.kept if kept else attempt.lost).add([gain / (self._share or 1)], [dt], [tokens])
+
+    def _sifted(self, dt: Sequence[float] | None, gains: Sequence[float]) -> Sequence[float] | None:
+        """Return the times without those that have far more than a step in them."""
+        if dt is None:
+            return None
+        found = self._ordinary.sift(dt)
+        if found is not dt:
+            for new, old, gain in zip(found, dt, gains, strict=True):
+                if math.isnan(new) and not math.isnan(old):
+                    self.odd_steps += gain
+                    self.odd_s += gain * old
+        return found
 
     def _learn(self, gains: Sequence[float]) -> None:
         """Learn how many steps lie between two lines of this segment: the most common number among the first."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from overnight.report import remedies, waysback
 from overnight.report.units import duration, finite, number
-from overnight.report.words import LIMITS, Value, counted, share, text_of, x_word
+from overnight.report.words import LIMITS, Value, counted, share, text_of, training, x_word
 
 LOW_GOODPUT = 0.9
 LOST_S = 60.0
@@ -218,7 +218,7 @@ def _of_goodput(value: Value) -> Iterator[str]:
         (finite(good.get("lost_s")), f"went into {number(good.get('redone_steps'))} steps that were done again"),
         (finite(good.get("unfinished_s")), "passed between a last step and the end of an attempt"),
         (finite(good.get("restart_s")), "passed until the first step after a restart"),
-        (finite(saves.get("seconds")), f"were saves ({saves.get('count')} seen)"),
+        (None if saves.get("beside") else finite(saves.get("seconds")), f"were saves ({saves.get('count')} seen)"),
     ]
     told = [(seconds, text) for seconds, text in reasons if seconds is not None and seconds >= 1.0]
     rest = wall_s - productive_s - sum(seconds for seconds, _ in told)
@@ -231,7 +231,7 @@ def _of_goodput(value: Value) -> Iterator[str]:
     where = ""
     if value["kind"] == "log" and rest >= LOST_S:  # its lines were judged here, and their times were not
         where = f"; `overnight replay {shlex.quote(str(value['log']['path']))}` says whether it stood still, and where"
-    yield f"only {share(good_share)} of the time was training: {parts}{where}"
+    yield f"only {share(good_share)} of the time was {training(value)}: {parts}{where}"
 
 
 def _of_restarts(value: Value) -> Iterator[str]:

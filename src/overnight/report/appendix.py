@@ -9,9 +9,9 @@ import shlex
 from typing import Any, Final
 
 from overnight.report import goingon
-from overnight.report.markup import Child, Markup, each, el, join, shown, text, unbroken
+from overnight.report.markup import Child, Markup, each, el, join, sentence, shown, text, unbroken
 from overnight.report.money import LEAST_IDLE_S
-from overnight.report.units import UNKNOWN, amount, clock, duration, finite, money, number, size
+from overnight.report.units import UNKNOWN, amount, clock, duration, finite, number, size
 from overnight.report.words import counted
 
 _CHECKPOINTS: Final = 30
@@ -27,12 +27,12 @@ _LIMITS: Final = {
     "max_hours": ("Most time", lambda value: duration(value * 3600 if isinstance(value, (int, float)) else value)),
     "until": ("Until", clock),
     "max_steps": ("Most steps", number),
-    "max_cost": ("Most cost", money),
+    "max_cost": ("Most cost", amount),
     "restarts": ("Restarts", number),
     "stall_s": ("Without a new step", duration),
     "start_limit_s": ("To the first step", duration),
     "exit_limit_s": ("From the last step to the exit", duration),
-    "price": ("Price of an hour", money),
+    "price": ("Price of an hour", amount),
 }
 
 
@@ -78,7 +78,7 @@ def limits(value: dict[str, Any]) -> Markup | None:
             pairs.append((label, amount(cost[name])))
     if told:
         source = f" (from {cost['price_source']})" if cost.get("price_source") else ""
-        pairs.append(("Price of an hour", text(f"{money(price)}{source}", 300)))
+        pairs.append(("Price of an hour", text(f"{amount(price)}{source}", 300)))
     elif found or cost:
         pairs.append(("Spent", join(UNKNOWN, el("span", ": no --price was given", class_="none"))))
     return facts(pairs) if pairs else None
@@ -99,15 +99,15 @@ def resumes(entries: list[dict[str, Any]]) -> Markup | None:
 
 def _resume(one: dict[str, Any]) -> Markup:
     row = goingon.row(one)
-    passed = each(el("div", text(said, 400)) for said in row.passed) if row.passed else "none"
+    passed = each(el("div", sentence(said, 400)) for said in row.passed) if row.passed else "none"
     return el(
         "tr",
         el("th", row.attempt, scope="row", data_label="Attempt"),
-        el("td", text(row.start, 400), data_label="Went on", class_="long"),
+        el("td", sentence(row.start, 400), data_label="Went on", class_="long"),
         el("td", passed, data_label="Passed over", class_="long"),
         el("td", text(row.lost, 100), data_label="Lost"),
         el("td", text(row.left_out or "nothing", 200), data_label="Left out"),
-        el("td", text(row.overlap, 300), data_label="Beside what was before", class_="long"),
+        el("td", sentence(row.overlap, 300), data_label="Beside what was before", class_="long"),
     )
 
 
@@ -161,14 +161,16 @@ def proofs(entries: list[dict[str, Any]]) -> Markup:
     return join(each(parts), el("p", more, class_="small more") if left else None)
 
 
-def last_lines(lines: list[str]) -> Markup:
-    """Return the end of the log, as it stands there."""
+def last_lines(lines: list[str], many: int | None = None) -> Markup:
+    """Return the end of the log, as it stands there; ``many`` lines are in all of it."""
     if not lines:
         return el("p", "No line of the log is known.", class_="small")
     body = each(join(text(str(line), _LINE_SIGNS), "\n") for line in lines[-_LAST:])
     box = el("pre", body, tabindex=0, class_="tall", role="region", aria_label="last log lines")
-    left = len(lines) - _LAST
-    return join(el("p", f"{left:,} lines before these are left out.", class_="small") if left > 0 else None, box)
+    here = min(len(lines), _LAST)
+    whole = len(lines) if many is None else max(many, len(lines))
+    note = el("p", f"{here:,} of its {counted(whole, 'line')}.", class_="small") if whole > here else None
+    return join(note, box)
 
 
 def command(value: dict[str, Any]) -> Markup:

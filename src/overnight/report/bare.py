@@ -32,6 +32,7 @@ from overnight.past.times import Times, dated
 from overnight.report import loglines
 from overnight.report.course import Course
 from overnight.report.known import Known
+from overnight.report.units import number
 from overnight.report.value import build
 from overnight.spec import RunSpec
 
@@ -113,6 +114,8 @@ def _known(
     outcome = _outcome(path, monitor, spans[-1].last_offset if spans else 0, course)
     began, ended, zone = _times(path, times)
     one = _one(spec, monitor, outcome, began, ended)
+    if spec.steps is None and spans:
+        one["steps"] = counted_to(loglines.line_at(path, spans[-1].last_offset) or "", one["step"])
     return Known(
         kind="log",
         name=path.name,
@@ -162,6 +165,16 @@ def _one(
     }
 
 
+def counted_to(line: str, step: int | None) -> int | None:
+    """Return to which number a progress line counts its steps, as in "45/48" at step 45; None if it does not say."""
+    if step is None:
+        return None
+    for found in re.finditer(rf"(?<![\d.,/-]){step}\s?/\s?(\d{{1,15}})(?![\d.,]*[/\d])", line):
+        if int(found[1]) >= step and not re.search(r"\b(?:epochs?|ep)\W*$", line[: found.start()], re.IGNORECASE):
+            return int(found[1])
+    return None
+
+
 def _times(path: Path, times: Times | None) -> tuple[float | None, float | None, str | None]:
     """Return when the lines say that it began and ended (since the epoch), and whether they name the zone.
 
@@ -199,7 +212,8 @@ def _outcome(path: Path, monitor: Monitor, last_offset: int, course: Course) -> 
         return "finished", "completed", "its log says that it came to its end"
     plan = monitor.plan()
     if plan.steps is not None and plan.reached() and not plan.folded:
-        return "unknown", None, f"it reached step {plan.last_step} of {plan.steps}, and the log says no more"
+        reached = f"step {number(plan.last_step)} of {number(plan.steps)}"
+        return "unknown", None, f"it reached {reached}, and the log says no more"
     critical = course.newest_critical()
     if critical is not None:
         return "unknown", critical["rule"], f"{critical['text']}; how it ended does not stand in the log"

@@ -12,7 +12,7 @@ from overnight.folder import epoch_of
 from overnight.report.charts import NARROW_PX, SIGNS, WIDE_PX, sign
 from overnight.report.markup import Markup, each, el, join
 from overnight.report.scales import SIGN_PX, Axis, anchor, fits
-from overnight.report.units import UNKNOWN, date, duration, finite, money, number, percent
+from overnight.report.units import UNKNOWN, amount, date, duration, finite, number, percent
 
 _BAR_PX: Final = 34
 _ROW_PX: Final = 30
@@ -93,7 +93,7 @@ def goodput_bar(goodput: dict[str, Any], price: Any) -> Markup | None:
 def _shares(parts: list[Slice], whole: float, price: float | None) -> Markup:
     def row(one: Slice) -> Markup:
         said = percent(one.seconds / whole) if one.seconds is not None else UNKNOWN
-        cost = None if price is None or one.seconds is None else money(one.seconds / _HOUR_S * price)
+        cost = None if price is None or one.seconds is None else amount(one.seconds / _HOUR_S * price)
         return el(
             "tr",
             el("th", el("span", el("span", class_=f"swatch {one.kind}"), one.label, class_="pair"), scope="row"),

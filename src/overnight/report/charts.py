@@ -96,7 +96,7 @@ def chart(one: dict[str, Any], key: str, told: set[tuple[float, str]] | None = N
             el("output", _in_short(one, lines, x_label), class_="readout"),
         ),
         el("div", svg, el("p", below, class_="below"), class_="plot", **_data(lines, across, x_label)),
-        _legend(one, older, grouped, stray),
+        _legend(one, lines, older, grouped, stray),
         _listed(marks, x_label, set() if told is None else told),
         class_="chart",
     )
@@ -163,10 +163,10 @@ def _curves(lines: list[Stretch], older: Older, across: Axis, down: Axis | None)
     if down is None:
         return None
     parts = []
-    parts.append(el("g", _drawn(lines, across, down), class_="newest"))
-    for attempt, pieces in older:  # above, or it would hide where both are alike
+    for attempt, pieces in older:  # below what counts: where both are alike, that is what is seen
         title = el("title", f"attempt {number(attempt)}, redone later")
-        parts.append(el("g", title, _drawn(pieces, across, down), class_="older"))
+        parts.append(el("g", title, _drawn(pieces, across, down, every=False), class_="older"))
+    parts.append(el("g", _drawn(lines, across, down, every=sum(map(len, lines)) <= _DOTS), class_="newest"))
     return el(
         "svg",
         each(parts),
@@ -179,12 +179,13 @@ def _curves(lines: list[Stretch], older: Older, across: Axis, down: Axis | None)
     )
 
 
-def _drawn(pieces: list[Stretch], across: Axis, down: Axis) -> Markup:
+def _drawn(pieces: list[Stretch], across: Axis, down: Axis, *, every: bool) -> Markup:
+    """Return bands, lines and dots: a dot for what no line joins to another, or for ``every`` value."""
+
     def at(part: Part, value: float) -> str:
         return f"{across.place(part.x) * _ACROSS:.0f} {(1 - down.place(value)) * _DOWN:.0f}"
 
     bands, curves, dots = [], [], []
-    every = sum(map(len, pieces)) <= _DOTS
     for piece in pieces:
         middle = [at(part, part.low / 2 + part.high / 2 if part.low != part.high else part.low) for part in piece]
         if any(part.low != part.high for part in piece):
@@ -281,15 +282,26 @@ def _data(lines: list[Stretch], across: Axis, x_label: str) -> dict[str, str]:
     }
 
 
-def _legend(one: dict[str, Any], older: Older, grouped: list[Cluster], stray: list[float]) -> Markup | None:
+def _swatch(kind: str, pieces: list[Stretch]) -> Markup:
+    """Return what a curve looks like: a line, or dots where nothing of it is joined."""
+    return el("span", class_=f"swatch {kind}" + (" dotted" if all(len(piece) == 1 for piece in pieces) else ""))
+
+
+def _legend(
+    one: dict[str, Any], lines: list[Stretch], older: Older, grouped: list[Cluster], stray: list[float]
+) -> Markup | None:
     entries = []
     if older:
-        entries.append(el("li", el("span", class_="swatch newest"), "what counts"))
+        entries.append(el("li", _swatch("newest", lines), "what counts"))
         names = sorted({number(attempt) for attempt, _ in older}, key=lambda name: (len(name), name))
         said = f"attempt{'s' * (len(names) > 1)} {', '.join(names[:6])}{', …' * (len(names) > 6)}: redone later"
         left = len(one.get("older") or []) - _OLDER
         entries.append(
-            el("li", el("span", class_="swatch older"), said + (f" ({left} more not drawn)" if left > 0 else ""))
+            el(
+                "li",
+                _swatch("older", [piece for _, pieces in older for piece in pieces]),
+                said + (f" ({left} more not drawn)" if left > 0 else ""),
+            )
         )
     if stray:
         said = f"one value at {shown(str(one.get('x_label') or 'step'), 20)} {number(stray[0])}, far beyond: not drawn"

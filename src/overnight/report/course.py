@@ -145,11 +145,15 @@ class Course:
         self._add("restart", fact, said + (f"; {skip} to be left out" if skip else ""))
 
     def _take_resume(self, fact: Fact) -> None:
-        n, where = int(fact["attempt"]), goingon.start(fact)
+        n = int(fact["attempt"])
+        begun = f"goes on {goingon.start(fact)}"
+        if fact.get("path") is None:  # written when it was started: whether it found a save by itself its steps tell
+            begun = "is started, and no save was known"
+            begun += f"; taken back by the rule {fact['rollback']}" if fact.get("rollback") else ""
         skip = goingon.left_out(spans_of(fact.get("skip")))
         passed = fact.get("passed_over")
         over = f"; {len(passed)} newer passed over" if isinstance(passed, list) and passed else ""
-        said = f"attempt {n} goes on {where}" + (f"; {skip} left out" if skip else "") + over
+        said = f"attempt {n} {begun}" + (f"; {skip} left out" if skip else "") + over
         self._add("resume", fact, said, attempt=n, step=fact.get("step"))
 
     def _take_overlap(self, fact: Fact) -> None:

@@ -31,6 +31,9 @@ _BLOCK = 1 << 20
 _TIMES_BYTES = 64 << 10
 _HEAD_BYTES = 1 << 20
 _END_BYTES = 256 << 10
+_REACH_BYTES = 16 << 20
+_LONG_BYTES = 8 << 10
+_ENDS = bytes.maketrans(b"\r\x08", b"\n\n")
 
 
 def cut(text: str) -> str:
@@ -60,22 +63,40 @@ def time_at(path: Path, offset: int) -> float | None:
 def last_lines(path: Path, start: int = 0, count: int = LAST_LINES) -> list[str]:
     """Return the last lines of a log from byte ``start`` on, as a terminal would show them: of a bar its last state.
 
-    Looked at are its last 256 KiB.
+    Looked at are its last 256 KiB, and up to 16 MiB where long lines leave fewer than ``count`` there.
     """
+    reach = _END_BYTES
     try:
         with _opened(path) as stream:
             size = os.fstat(stream.fileno()).st_size
-            begin = max(start if start <= size else 0, size - _END_BYTES)
-            stream.seek(begin)
-            data = stream.read(_END_BYTES)
+            first = start if start <= size else 0
+            while True:
+                begin = max(first, size - reach)
+                stream.seek(begin)
+                shown = _ended(stream.read(size - begin), whole=begin == first)
+                if len(shown) >= count or begin == first or reach >= _REACH_BYTES:
+                    return [cut(text) for text in shown[-count:]]
+                reach *= 4
     except OSError:
         return []
-    if begin > start:  # not in the middle of a line, unless nothing else is there
+
+
+def _ended(data: bytes, *, whole: bool) -> list[str]:
+    """Return the lines at the end of a log, bars folded; ``whole``: the data begins with a line, not within one."""
+    if not whole:  # what is left of that line is shown only if nothing else is there
         cut_at = min((at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=-1)
-        data = data[cut_at + 1 :]
-    lines = Lines(begin)
-    shown = [line.text for line in (*lines.feed(data), *lines.flush())]
-    return [cut(text) for text in folded(shown)[-count:]]
+        data = data[cut_at + 1 :] or data
+    lines = Lines()
+    short = b"\n".join(one if len(one) <= _LONG_BYTES else _shortened(one) for one in data.split(b"\n"))
+    return folded([line.text for line in (*lines.feed(short), *lines.flush())])
+
+
+def _shortened(line: bytes) -> bytes:
+    """Return a long line so that it stays one: its beginning, or of a bar that was drawn again and again its end."""
+    if b"\r" not in line.rstrip(b"\r") and b"\x08" not in line:
+        return line[:_LONG_BYTES]
+    kept = line[-_END_BYTES:]
+    return kept if len(kept) == len(line) else kept[kept.find(b"\r") + 1 :]
 
 
 def is_text(path: Path, start: int = 0) -> bool:
@@ -121,9 +142,10 @@ def size_of(path: Path) -> int:
 
 
 def count_lines(path: Path, start: int = 0) -> int | None:
-    """Return how many newlines there are from ``start`` on, an unfinished last line counted too; None: not to be had.
+    """Return how many lines there are from ``start`` on, as readers see them; None: not to be had.
 
-    Nor is it of a log so long that counting would take minutes.
+    Each state of a bar is one, an empty line is none, an unfinished last one is. Of a log so long that counting would
+    take minutes it is not had.
     """
     try:
         if path.stat().st_size - start > COUNTED_BYTES:
@@ -132,7 +154,12 @@ def count_lines(path: Path, start: int = 0) -> int | None:
         with _opened(path) as stream:
             stream.seek(start)
             while data := stream.read(_BLOCK):
-                found += data.count(b"\n")
+                if b"\r" in data or b"\x08" in data:
+                    data = data.translate(_ENDS)
+                # An end that stands right behind another one ends an empty line.
+                empty = data.startswith(b"\n") and last == b"\n"
+                found += data.count(b"\n") - empty
+                found -= len(data) - len(re.sub(rb"\n\n+", b"\n", data)) if b"\n\n" in data else 0
                 last = data[-1:]
     except OSError:
         return None

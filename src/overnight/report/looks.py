@@ -63,7 +63,9 @@ border:1px solid var(--rule);border-radius:8px;overflow:hidden}
 .part{stroke:var(--card);stroke-width:1.5px}
 .swatch{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px;vertical-align:-1px;flex:none}
 .swatch.newest{height:3px;width:18px;background:var(--blue);vertical-align:4px}
-.swatch.older{height:0;width:18px;border-top:2px dashed var(--older);border-radius:0;vertical-align:4px}
+.swatch.older{height:0;width:18px;border-top:4px dashed var(--older);border-radius:0;vertical-align:4px}
+.swatch.dotted{width:6px;height:6px;border:0;border-radius:50%;margin:0 14px 0 6px}
+.swatch.older.dotted{background:var(--older)}
 .swatch.attempt{background:var(--infobg);border:1.5px solid var(--blue)}
 table{border-collapse:collapse;width:100%;font-size:15px}
 th{text-align:left;font-weight:600}
@@ -74,7 +76,7 @@ tbody tr:last-child>*{border-bottom:0}
 tbody th{font-weight:500}
 .cards th{white-space:nowrap}.cards td{min-width:72px}.cards td.when{white-space:nowrap}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-table .small{padding-left:14px}.pair{display:inline-flex;align-items:baseline}
+table .small,thead th.wide{padding-left:14px}.pair{display:inline-flex;align-items:baseline}
 .word{display:inline-block;max-width:100%}
 .more{margin-top:12px}
 .facts{display:grid;grid-template-columns:minmax(120px,max-content) 1fr;gap:6px 18px;font-size:15px}
@@ -126,8 +128,8 @@ path{vector-effect:non-scaling-stroke}
 .band{fill:var(--band)}
 .line{fill:none;stroke:var(--blue);stroke-width:1.8px;stroke-linejoin:round}
 .dots{fill:none;stroke:var(--blue);stroke-width:5px;stroke-linecap:round}
-.older .line{stroke:var(--older);stroke-width:1.4px;stroke-dasharray:4 3}
-.older .dots{stroke:var(--older);stroke-width:4px}
+.older .line{stroke:var(--older);stroke-width:4px;stroke-dasharray:4 3}
+.older .dots{stroke:var(--older);stroke-width:8px}
 .older .band{fill:var(--older);fill-opacity:.16}
 rect.attempt{fill:var(--infobg);stroke:var(--blue);stroke-width:1.5px}
 rect.open{stroke-dasharray:5 3}

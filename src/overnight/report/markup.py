@@ -72,8 +72,8 @@ def unbroken(value: str, limit: int = LIMIT) -> Markup:
 
 
 def sentence(value: str, limit: int) -> Markup:
-    """Return text of ours in which flags stay whole; other long words may be broken."""
-    parts = re.split(r"(--[a-z][a-z-]*)", shown(value, limit))
+    """Return text of ours in which flags and arrows stay whole; other long words may be broken."""
+    parts = re.split(r"(--[a-z][a-z-]*|->)", shown(value, limit))
     return each(el("span", part, class_="word") if at % 2 else part for at, part in enumerate(parts))
 
 

@@ -100,7 +100,6 @@ def _evidence(
     tokens_per_step: float | None,
 ) -> Evidence:
     printed = good.told.startswith("step times as printed")
-    stepped_s = None if good.productive_s is None else good.productive_s + (good.lost_s or 0.0)
     return Evidence(
         kind="log" if known.kind == "log" else "run",
         name=known.name,
@@ -113,7 +112,7 @@ def _evidence(
         useful_tokens_per_second=None if None in (speed.useful, speed.average) else _times(speed.useful, speed.average),
         wall_s=known.wall_s,
         stepping=good.goodput,
-        **({} if pacing is None else pacing.fields(stepped_s if printed else None)),
+        **({} if pacing is None else pacing.fields(good.printed_s if printed else None)),
         **{**gpus, "throttle": tuple(gpus.get("throttle") or ())},
     )
 

@@ -13,8 +13,8 @@ from overnight.report.bars import goodput_bar, strip
 from overnight.report.charts import chart
 from overnight.report.looks import POLICY, SCRIPT, STYLE
 from overnight.report.markup import Markup, begun, each, el, join, raw, sentence, shown, text, unbroken
-from overnight.report.units import UNKNOWN, clock, duration, finite, money, number, percent
-from overnight.report.words import step_words, x_word
+from overnight.report.units import UNKNOWN, amount, clock, duration, finite, number, part_of, percent
+from overnight.report.words import step_words, training, x_word
 
 LARGEST_BYTES: Final = 3_000_000
 """What no page exceeds, whatever the value holds; the limits of all lists and texts add up to less."""
@@ -77,7 +77,11 @@ def _sections(value: dict[str, Any]) -> list[tuple[str, str, Markup | None]]:
             appendix.checkpoints(value.get("checkpoints") or [], value.get("checkpoint")),
         ),
         ("proofs", "Evidence", appendix.proofs(value.get("proofs") or []) if value.get("kind") != "log" else None),
-        ("lines", "The last lines of the log", appendix.last_lines(value.get("last_lines") or [])),
+        (
+            "lines",
+            "The last lines of the log",
+            appendix.last_lines(value.get("last_lines") or [], (value.get("log") or {}).get("lines")),
+        ),
         ("command", "Command and log", appendix.command(value)),
         ("unknown", "What is not known", appendix.unknown(_left_unknown(value))),
     ]
@@ -110,13 +114,13 @@ def tone(outcome: dict[str, Any]) -> str:
 
 def _header(value: dict[str, Any], name: str) -> Markup:
     outcome = value.get("outcome") or {}
-    sentence = str(outcome.get("sentence") or "How it ended is not known.")
+    whole = str(outcome.get("sentence") or "How it ended is not known.")
     more = [
-        str(outcome["text"]) if outcome.get("text") and str(outcome["text"]) not in sentence else None,
+        str(outcome["text"]) if outcome.get("text") and str(outcome["text"]) not in whole else None,
         None if outcome.get("exit_code") is None else f"exit code {number(outcome['exit_code'])}",
         f"signal {outcome['signal']}" if outcome.get("signal") else None,
     ]
-    told = f"{sentence} {outcome.get('text')}"
+    told = f"{whole} {outcome.get('text')}"
     beside = " · ".join(part for at, part in enumerate(more) if part and (not at or part not in told))
     kind = "Report of a log" if value.get("kind") == "log" else "Report of a run"
     return el(
@@ -126,7 +130,7 @@ def _header(value: dict[str, Any], name: str) -> Markup:
         el(
             "div",
             el("p", text(_state(value), 120), class_="state"),
-            el("p", text(sentence if sentence.startswith(name) else begun(sentence), 600), class_="sentence"),
+            el("p", sentence(whole if whole.startswith(name) else begun(whole), 600), class_="sentence"),
             el("p", text(beside, 600), class_="small") if beside else None,
             class_=f"outcome {tone(outcome)}",
         ),
@@ -142,10 +146,10 @@ def _next(sentences: list[Any]) -> Markup | None:
     return el("ol", each(rows), el("li", f"and {left:,} more") if left > 0 else None, class_="next")
 
 
-def _with_code(sentence: str) -> Markup:
+def _with_code(said: str) -> Markup:
     """Return a sentence with what stands between backticks as code."""
-    parts = re.split(r"`([^`]+)`", shown(sentence, 600))
-    return each(el("code", unbroken(part)) if at % 2 else part for at, part in enumerate(parts))
+    parts = re.split(r"`([^`]+)`", shown(said, 600))
+    return each(el("code", unbroken(part)) if at % 2 else sentence(part, 600) for at, part in enumerate(parts))
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
@@ -284,12 +288,13 @@ def _goodput(value: dict[str, Any]) -> Markup | None:
     lost = f"{number(redone)} steps were done again" if redone else None
     if lost and goodput.get("lost_s") is not None:
         lost += f": {duration(goodput['lost_s'])}"
-        lost += f", worth {money(goodput['lost_cost'])}" if goodput.get("lost_cost") is not None else ""
+        lost += f", worth {amount(goodput['lost_cost'])}" if goodput.get("lost_cost") is not None else ""
     share = goodput.get("goodput")
+    productive, wall = part_of(min(goodput["productive_s"], goodput["wall_s"]), goodput["wall_s"])
     line = el(
         "p",
         el("span", percent(share), class_="big"),
-        el("span", f"goodput: productive time of {duration(goodput.get('wall_s'))}", class_="beside"),
+        el("span", f"goodput: {productive} of {wall} were {training(value)}", class_="beside"),
     )
     notes = [lost, " · ".join(part for part in told if part), goodput.get("unknown")]
     small = each(el("p", text(str(note), 400), class_="small") for note in notes if note)

@@ -11,6 +11,7 @@ from typing import Any
 
 from overnight.report.units import finite
 from overnight.resumption.known import MOST, KnownSave, SavesBook
+from overnight.resumption.point import told_by_steps
 
 Fact = Mapping[str, Any]
 Told = dict[str, Any]
@@ -18,14 +19,21 @@ Told = dict[str, Any]
 MARKS = ("step", "path", "at", "seconds", "valid", "healthy", "problem", "load_failure", "finite", "attempt")
 """What is told of a save, in status and in a report."""
 
+OURS = "overnight"
+"""The maker of saves that are written by a process of their own, beside the training."""
+
 
 class Resumed:
-    """Saves, resumes and rollbacks of one run. ``count`` saves were seen, which took ``seconds`` in all."""
+    """Saves, resumes and rollbacks of one run. ``count`` saves were seen, which took ``seconds`` in all.
+
+    ``beside``: they were written while the training went on, as those of the library are.
+    """
 
     def __init__(self) -> None:
         self.book = SavesBook()
         self.count = 0
         self.seconds = 0.0
+        self.beside = False
         self._resumes: dict[int, Told] = {}
         self._overlaps: dict[int, Told] = {}
         self._rollbacks: dict[int, Told] = {}
@@ -36,6 +44,8 @@ class Resumed:
         if kind == "saved" and fact.get("path") is not None:  # without a path it is a silence around a save
             self.count += 1
             self.seconds += float(fact["seconds"])
+        elif kind == "checked":
+            self.beside = self.beside or fact.get("maker") == OURS
         elif kind == "resume":
             self._resumes[int(fact["attempt"])] = _resume(fact)
         elif kind == "overlap":
@@ -84,29 +94,8 @@ def went_on(
 
 
 def _went_on(one: Told, firsts: Mapping[int, int], gain: int, step_s: float | None, *, folds: bool) -> Told:
-    first = firsts.get(one["attempt"])
     began = next((firsts[n] for n in sorted(firsts) if n < one["attempt"]), None)
-    told = {**one, "first_step": first, "anew": None}
-    if first is None or began is None:
-        return told
-    anew, thought = first <= max(began, 1), one["lost_steps"] or 0
-    if one["path"] is not None:
-        passed_by = anew and not folds and one["step"] is not None and first <= one["step"]
-        steps = thought + one["step"] - first + gain if passed_by else 0
-        return {**told, "anew": True, **_of_steps(one, steps, step_s)} if passed_by else told
-    if folds:
-        return {**told, "lost_steps": None, "lost_s": None, "lost_cost": None}
-    by_itself = not anew and thought
-    return {**told, "anew": anew, **(_of_steps(one, max(0, thought - first + gain), step_s) if by_itself else {})}
-
-
-def _of_steps(one: Told, steps: int, step_s: float | None) -> Told:
-    """Return what the loss of ``steps`` steps is, where that of ``lost_steps`` was thought to be."""
-    thought, thought_s, cost = one["lost_steps"], one["lost_s"], one["lost_cost"]
-    mean_s = thought_s / thought if step_s is None and thought and thought_s is not None else step_s
-    lost_s = None if mean_s is None else round(steps * mean_s, 3)
-    priced = lost_s is not None and thought_s and cost is not None
-    return {"lost_steps": steps, "lost_s": lost_s, "lost_cost": cost * lost_s / thought_s if priced else None}
+    return told_by_steps(one, firsts.get(one["attempt"]), began, gain, step_s=step_s, folds=folds)
 
 
 def of_status(saves: object) -> list[Told]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from overnight.folder import epoch_of
 from overnight.report.charts import sign
-from overnight.report.markup import Markup, each, el, join, text
+from overnight.report.markup import Markup, each, el, join, sentence, text
 from overnight.report.units import attempt_steps, clock, date, duration, number
 
 ENTRIES: Final = 200
@@ -97,8 +97,9 @@ def _left_out(entries: list[dict[str, Any]]) -> str:
         name = str(one.get("rule") or _TAGS.get(str(one.get("kind")), one.get("kind")))[:40]
         counted[name] = counted.get(name, 0) + 1
     told = sorted(counted.items(), key=lambda pair: -pair[1])[:4]
+    noun = "entry" if len(entries) == 1 else "entries"
     return (
-        f"{len(entries):,} less important entries left out: {', '.join(f'{name} {count:,}' for name, count in told)}"
+        f"{len(entries):,} less important {noun} left out: {', '.join(f'{name} {count:,}' for name, count in told)}"
         + (", …" if len(counted) > 4 else "")
     )
 
@@ -118,7 +119,7 @@ def _entry(one: dict[str, Any], *, timed: bool) -> Markup:
     where += [f"step {number(one['step'])}"] if one.get("step") is not None else []
     body = [
         el("p", el("span", text(tag, 80), class_="tag"), el("span", " · ".join(where), class_="where")),
-        el("p", text(str(one.get("text") or ""), 300)),
+        el("p", sentence(str(one.get("text") or ""), 300)),
     ]
     if one.get("line") is not None:
         body.append(el("pre", text(str(one["line"]), _LINE_SIGNS), class_="line"))

@@ -14,8 +14,8 @@ from typing import Any
 from overnight.report import goingon, machinewords, money
 from overnight.report.figures import rate
 from overnight.report.textpage import Clean, Page
-from overnight.report.units import amount, attempt_steps, clock, duration, finite, number, percent, size
-from overnight.report.words import counted, step_words, x_word
+from overnight.report.units import amount, attempt_steps, clock, duration, finite, number, part_of, percent, size
+from overnight.report.words import counted, step_words, training, x_word
 
 WIDTH = 80
 LEAST_WIDTH = 30
@@ -58,11 +58,17 @@ def text(value: Value, *, clean: Clean, width: int = WIDTH) -> str:
     _proofs(page, value)
     page.table("log and command", _places(value))
     if value["last_lines"]:
-        page.title("the log ends")
+        page.title(f"the log ends{_so_many(value)}")
         for line in value["last_lines"]:
             page.line(f"    {line}")
     page.table("not known", [(name, why) for name, why in _unknown(value)])
     return "\n".join(page.lines)
+
+
+def _so_many(value: Value) -> str:
+    """Return how much of the log its last lines are, where it has more."""
+    shown, lines = len(value["last_lines"]), value["log"]["lines"]
+    return f": {shown:,} of its {counted(lines, 'line')}" if lines is not None and lines > shown else ""
 
 
 def _progress(value: Value) -> list[tuple[str, str]]:
@@ -113,10 +119,8 @@ def _goodput(value: Value) -> list[tuple[str, str]]:
     good = value["goodput"]
     rows = []
     if good["goodput"] is not None:
-        share = (
-            f"{percent(good['goodput'])}: {duration(good['productive_s'])} of {duration(good['wall_s'])} were training"
-        )
-        rows.append(("goodput", share))
+        part, whole = part_of(min(good["productive_s"], good["wall_s"]), good["wall_s"])
+        rows.append(("goodput", f"{percent(good['goodput'])}: {part} of {whole} were {training(value)}"))
     elif good["unknown"]:
         rows.append(("goodput", str(good["unknown"]).removeprefix("goodput is ")))
     if good["stepping_tokens_per_s"] is not None:
@@ -135,7 +139,8 @@ def _goodput(value: Value) -> list[tuple[str, str]]:
             ("restarts", f"{duration(good['restart_s'])} or more from ends of attempts to first steps of the next")
         )
     if value["saves"]["count"]:
-        rows.append(("saves", f"{number(value['saves']['count'])} seen, {duration(value['saves']['seconds'])}"))
+        beside = ", while the training went on" if value["saves"].get("beside") else ""
+        rows.append(("saves", f"{number(value['saves']['count'])} seen, {duration(value['saves']['seconds'])}{beside}"))
     if good["from"] and good["productive_s"] is not None:
         rows.append(("known from", str(good["from"])))
     return rows
@@ -173,34 +178,45 @@ def _loss(page: Page, value: Value) -> None:
     if chart is None or len(chart["x"]) < 2:
         return
     room = page.width - 4
-    columns, marks, span = _columns(chart, room)
+    end = _end(chart, value["progress"])
+    first, last = (number(_whole(x)) for x in (chart["x"][0], end))
+    columns, marks, span = _columns(chart, room, end)
     if span is None:
         return
-    first, last = (number(_whole(x)) for x in (chart["x"][0], _end(chart)))
     page.title(f"loss over {page.clean(str(chart['x_label']))} {first} to {last}")
     page.lines += [f"    {columns}", *([f"    {marks}"] if marks.strip() else [])]
-    told = [f"{_BARS[0]} {number(span[0], 4)}", f"{_BARS[-1]} {number(span[1], 4)}"]
+    least, most = min(chart["low"]), max(chart["high"])
+    told = [f"{_BARS[0]} {number(span[0], 5)}", f"{_BARS[-1]} {number(span[1], 5)}"]
     if span[0] == span[1]:
-        told = [f"{_BARS[0]} {number(span[0], 4)}, from end to end"]
+        told = [f"{_BARS[0]} {number(span[0], 5)}, from end to end"]
+    if (least, most) != span:  # a bar stands for many values, and none of them need be as far out as the farthest
+        told[0] = f"a bar is the middle of its part: {told[0]}"
+        told.insert(0, f"least {number(least, 5)}, most {number(most, 5)}")
     told += ["x NaN or infinite"] if "x" in columns else []
     told += ["^ another attempt begins"] if "^" in marks else []
     page.add("; ".join(told), "    ")
 
 
-def _end(chart: Value) -> float:
-    return max(float(x) for x in (chart["x"][-1], *(place for place, _ in chart["nonfinite"])))
+def _end(chart: Value, progress: Value) -> float:
+    """Return the last place: a chart names the first of each of its parts, and the last part goes on to the last."""
+    places = [chart["x"][-1], *(place for place, _ in chart["nonfinite"])]
+    last = progress["step"] if progress.get("step_in_all") is None else progress["step_in_all"]
+    if "step" in str(chart["x_label"]).split() and last is not None and finite(last) is not None:
+        places.append(last)
+    return max(float(x) for x in places)
 
 
 def _whole(x: float) -> float | int:
     return int(x) if float(x).is_integer() else x
 
 
-def _columns(chart: Value, room: int) -> tuple[str, str, tuple[float, float] | None]:
+def _columns(chart: Value, room: int, last: float) -> tuple[str, str, tuple[float, float] | None]:
     """Return the bars, the marks below them, and the least and the largest value (None: there is none).
 
-    A column stands for a part of the x axis, as high as the middle of what is in it; an empty one is a space.
+    A column stands for a part of the x axis, which ends at ``last``. It is as high as the middle of what is in it; an
+    empty one is a space.
     """
-    first, last = chart["x"][0], _end(chart)
+    first = chart["x"][0]
     room = min(room, len(chart["x"]) + len(chart["nonfinite"]))
     cells: list[list[float]] = [[] for _ in range(room)]
     odd, begins = set(), set()
@@ -234,7 +250,7 @@ def _attempts(page: Page, value: Value) -> None:
     if not attempts or (len(attempts) == 1 and not attempts[0]["lines"]):
         return
     page.title("attempts")
-    shown = attempts if len(attempts) <= _ATTEMPTS else [*attempts[:2], *attempts[2 - _ATTEMPTS :]]
+    shown = attempts if len(attempts) <= _ATTEMPTS + 1 else [*attempts[:2], *attempts[2 - _ATTEMPTS :]]
     for one in shown:
         known = attempt_steps(one)
         steps = "no steps" if known is None else f"steps {known}"
@@ -262,6 +278,8 @@ def _timeline(page: Page, value: Value) -> None:
     }
     if not chosen:
         return
+    if len(entries) - len(chosen) == 1:  # to say that it is left out takes as much room
+        chosen = {id(one) for one in entries}
     page.title("what happened (UTC)" if any(one["at"] for one in entries) else "what happened, in this order")
     for one in entries:
         if id(one) in chosen:
@@ -272,7 +290,7 @@ def _timeline(page: Page, value: Value) -> None:
                 page.line(f"        {one['line']}")
     left = len(entries) - len(chosen)
     if left > 0:
-        page.add(f"{left} more: --json and --html have them", "  ")
+        page.add(f"{left:,} more: --json and --html have them", "  ")
 
 
 def _verdict(one: Value) -> str:
@@ -286,7 +304,7 @@ def _resumes(page: Page, value: Value) -> None:
     if not resumes:
         return
     page.title("how it went on")
-    shown = resumes if len(resumes) <= _ATTEMPTS else [*resumes[:2], *resumes[2 - _ATTEMPTS :]]
+    shown = resumes if len(resumes) <= _ATTEMPTS + 1 else [*resumes[:2], *resumes[2 - _ATTEMPTS :]]
     for one in map(goingon.row, shown):
         page.add(f"{one.attempt}  {one.start}", "     ", "  ")
         for passed in one.passed:
@@ -304,9 +322,10 @@ def _checkpoints(value: Value) -> list[tuple[str, str]]:
     if saves and (good is None or saves[-1]["path"] != good["path"]):
         rows.append(("newest", _saved(saves[-1])))
     faulty = [one for one in reversed(saves[:-1]) if goingon.bad(one)]
-    rows += [("bad" if not at else "", _saved(one)) for at, one in enumerate(faulty[:_FAULTY])]
-    if len(faulty) > _FAULTY:
-        rows.append(("", f"{number(len(faulty) - _FAULTY)} more: --json has all"))
+    listed = _FAULTY + (len(faulty) == _FAULTY + 1)
+    rows += [("bad" if not at else "", _saved(one)) for at, one in enumerate(faulty[:listed])]
+    if len(faulty) > listed:
+        rows.append(("", f"{number(len(faulty) - listed)} more: --json has all"))
     return rows
 
 
@@ -323,10 +342,11 @@ def _proofs(page: Page, value: Value) -> None:
     folder = str(proofs[0]["path"]).removesuffix(str(proofs[0]["name"]))
     page.title("evidence")
     page.add(f"in {folder}", "    ", "  ")
-    for one in proofs[:_PROOFS]:
+    listed = _PROOFS + (len(proofs) == _PROOFS + 1)
+    for one in proofs[:listed]:
         page.add(str(one["name"]), "      ", "    ")
-    if len(proofs) > _PROOFS:
-        page.add(f"{len(proofs) - _PROOFS} more: --json has all", "  ")
+    if len(proofs) > listed:
+        page.add(f"{len(proofs) - listed} more: --json has all", "  ")
 
 
 def _places(value: Value) -> list[tuple[str, str]]:

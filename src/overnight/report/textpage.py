@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 
 _LABEL = 14
-_WIDEST = 22
+_WIDEST = 26
 _ROOMY = 70
 
 Clean = Callable[[str], str]
@@ -46,4 +46,9 @@ class Page:
         longest = max((len(self.clean(label)) + 1 for label, _ in rows), default=0)
         wide = max(_LABEL, min(longest, _WIDEST if self.width >= _ROOMY else _LABEL))
         for label, said in rows:
-            self.add(said, " " * (wide + 2), first=f"  {self.clean(label):<{wide - 1}} ")
+            name, first = self.clean(label), " " * (wide + 2)
+            if len(name) < wide:
+                first = f"  {name:<{wide - 1}} "
+            else:  # on a line of its own, or the text beside it would stand out of its column
+                self.add(label, "    ", "  ")
+            self.add(said, " " * (wide + 2), first=first)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from overnight.folder import epoch_of
 
 UNKNOWN: Final = "unknown"
+_FITS: Final = 0.0005  # two durations beside a percentage with one digit may be off by half of that
 _WORDS: Final = {"nan": "NaN", "inf": "infinite", "-inf": "\N{MINUS SIGN}infinite"}
 
 
@@ -67,6 +68,42 @@ def duration(seconds: Any) -> str:
             rest = whole % size // below
             return f"{sign}{whole // size} {name}" + (f" {rest:02d} {least}" if rest else "")
     return f"{sign}{whole} s"
+
+
+_UNITS: Final = ((3600.0, 86400.0), (60.0, 3600.0), (1.0, 10.0), (0.1, 1.0), (0.01, 0.1), (0.001, 0.0))
+"""To what a duration may be rounded, and from how many seconds of the whole on."""
+
+
+def part_of(part: Any, whole: Any) -> tuple[str, str]:
+    """Return two durations as finely as their quotient asks for: 11.56 s and 12.00 s beside 96.3%."""
+    known, all_of_it = finite(part), finite(whole)
+    if known is None or all_of_it is None or known < 0 or not _UNITS[-1][0] <= all_of_it < 1e12:
+        return duration(part), duration(whole)
+    for unit, least in _UNITS:
+        if all_of_it < least:
+            continue
+        shown, beside = (round(one / unit) for one in (known, all_of_it))
+        if bool(shown) == bool(known) and abs(shown / beside - known / all_of_it) <= _FITS:
+            return _rounded(shown, unit), _rounded(beside, unit)
+    return duration(part), duration(whole)
+
+
+def _rounded(count: int, unit: float) -> str:
+    """Return a number of units as days, hours, minutes and seconds, down to the unit."""
+    digits = max(0, -round(math.log10(unit))) if unit < 1 else 0
+    whole, rest = divmod(count, 10**digits)
+    seconds = whole * max(1, round(unit))
+    said: list[str] = []
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size >= unit:
+            said.append(f"{seconds // size:02d} {name}" if said else f"{seconds // size} {name}")
+            seconds %= size
+        elif said and size >= unit and seconds:
+            said.append(f"00 {name}")
+    if digits or seconds or not said:
+        said.append(f"{seconds:02d}" if said else str(seconds))
+        said[-1] += (f".{rest:0{digits}d}" if digits else "") + " s"
+    return " ".join(said)
 
 
 def attempt_steps(one: Mapping[str, Any]) -> str | None:

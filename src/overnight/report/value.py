@@ -22,6 +22,7 @@ from overnight.report.known import Known
 from overnight.report.measured import measured
 from overnight.report.pacing import Pacing
 from overnight.report.resumed import of_status, went_on
+from overnight.report.units import finite
 from overnight.snapshot import limits
 from overnight.spec import RunSpec
 
@@ -136,6 +137,7 @@ def _numbers(known: Known, tries: Sequence[dict[str, Any]]) -> Numbers:
         accumulate=1 if spec is None else spec.accumulate or 1,
         price=None if spec is None else spec.price,
         no_wall=known.no_wall,
+        live_step_s=_live_step_s(known.one) if known.kind == "run" else None,
         coarse_s=MARKS_S,
         arrivals=known.arrivals,
     )
@@ -152,6 +154,15 @@ def _numbers(known: Known, tries: Sequence[dict[str, Any]]) -> Numbers:
     printed = "tokens" in names or "tokens_total" in names
     charts = series.charts(views, lost, verdicts, None if printed else tokens)
     return Numbers(good, charts, progress, names, pacing, series.gains(spans), folds=series.counts_anew(spans))
+
+
+def _live_step_s(one: Mapping[str, Any]) -> float | None:
+    """Return the seconds of a step as the supervisor measured them over the whole run; None where it did not.
+
+    What is stored of arrivals is coarse; what it saw when the lines came is not.
+    """
+    value = finite(one.get("step_s"))
+    return value if value is not None and value > 0 else None
 
 
 def _began(tries: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> float | None:
@@ -186,6 +197,7 @@ def _complete(progress: dict[str, Any], one: Mapping[str, Any]) -> None:
 
 def _goodput(good: Goodput) -> dict[str, Any]:
     found = msgspec.structs.asdict(good)
+    del found["printed_s"]
     found["from"] = found.pop("told") or None
     found["parts"] = [msgspec.structs.asdict(part) for part in good.parts]
     return found
@@ -266,7 +278,7 @@ def _saves(one: Mapping[str, Any], course: Course) -> dict[str, Any]:
     if not found:
         found = of_status(one.get("saves"))
         newest = next(iter(of_status([one.get("checkpoint")])), None)
-    seen = {"count": course.resumed.count, "seconds": course.resumed.seconds}
+    seen = {"count": course.resumed.count, "seconds": course.resumed.seconds, "beside": course.resumed.beside}
     return {"checkpoint": newest, "checkpoints": found, "saves": seen}
 
 

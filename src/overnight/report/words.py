@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ def sentence(value: Value, hooks: Sequence[str] = ()) -> str:
     said = _live(value) or _ended(value) or _unknown(value)
     good = finite(value["goodput"].get("goodput"))
     if good is not None and value["outcome"]["state"] != "damaged":
-        said += f"; {share(good)} of the time was training"
+        said += f"; {share(good)} of the time was {training(value)}"
     if hooks:
         said += f"; {counted(len(hooks), 'hook')} failed ({hooks[-1]})"
     return f"{said}."
@@ -91,7 +92,8 @@ def _unknown(value: Value) -> str:
         if progress.get("eval"):
             return text or "only evaluations were read, so nothing is known of the loss between them"
         return text or "no line of it was read as progress, so nothing is known but its text"
-    read = f"{counted(progress['records'], 'progress line')} read{_at_step(value)}{_loss(value)}"
+    upto = _at_step(value).replace(" at step", ", up to step")
+    read = f"{counted(progress['records'], 'progress line')} read{upto}{_loss(value)}"
     return f"{read}; {text}" if text else f"{read}; how it ended does not stand in the log"
 
 
@@ -151,6 +153,22 @@ def _restarts(value: Value) -> str:
     if back == restarts:
         return f" after {counted(back, 'rollback')}"
     return f" after {counted(restarts, 'restart')}" + (f", {back:,} of them rollbacks" if back else "")
+
+
+def training(value: Value) -> str:
+    """Return what the steps of a run are called: no training where the loss is no number from some step to the end."""
+    charts = [one for one in value.get("charts") or () if one["name"] == "loss"]
+    last = value["progress"].get("loss_last")
+    lost = isinstance(last, str) or (isinstance(last, float) and not math.isfinite(last))
+    if not lost or not charts or not charts[0]["nonfinite"]:
+        return "training"
+    one = charts[0]
+    since = max(one["x"], default=-math.inf)
+    # Of a thinned chart the last part may hold numbers and others: where they end is not known then.
+    exact = one["low"] == one["high"]
+    first = next((float(x) for x, _ in one["nonfinite"] if x > since), None) if exact else None
+    where = "" if first is None else f" from {one['x_label']} {number(int(first) if first.is_integer() else first)} on"
+    return f"steps, with a loss that is no number{where}"
 
 
 def share(good: float) -> str:
