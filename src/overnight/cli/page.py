@@ -89,7 +89,8 @@ def _trouble(one: Status, now: float) -> list[str]:
     if one["foreign"]:
         return ["it is kept on another machine; from here nobody can tell whether it lives"]
     if one["stale"] and one["state"] not in ENDED:
-        return ["its guard, shim and supervisor are gone; a new supervisor finds out what became of it"]
+        gone = "its guard, shim and supervisor are gone; a new supervisor finds out what became of it"
+        return [harmless(str(one.get("stale_text") or gone))]
     found = []
     if one["unguarded"]:
         found.append("unguarded: its supervisor died too often and is restarted only every 30 s")

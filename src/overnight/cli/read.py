@@ -52,9 +52,11 @@ def read(words: list[str]) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > LONGEST_COUNT:
+    if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of records; give a whole number such as 20")
-    return int(text)
+    if len(text.lstrip("0")) > LONGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is too large a number of records; --all prints every one")
+    return int(text.lstrip("0") or "0")
 
 
 def _as_json(log: LogSource) -> int:
@@ -151,8 +153,8 @@ def _remarks(lowest: LowestRank) -> Iterator[str]:
         if rank != lowest.lowest:
             has = {"loss": record.loss, "gradient norm": record.grad_norm}
             said = " and ".join(f"{name} {jsonable(value)}" for name, value in has.items() if value is not None)
-            where = "" if record.step is None else f" at step {record.step}"
-            yield f"rank {rank} has {said}{where} (byte {record.offset} of the log)"
+            where = "" if record.step is None else f" at step {record.step:,}"
+            yield f"rank {rank} has {said}{where} (byte {record.offset:,} of the log)"
 
 
 def _misfit(log: LogSource, found: Found) -> str:

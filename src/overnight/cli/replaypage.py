@@ -5,8 +5,9 @@ Pure: the dict of ``replayed.document`` in, text out. No run folder, no log.
 
 from __future__ import annotations
 
-from overnight.cli.render import WIDTH, figure, folded, span, thousands
+from overnight.cli.render import WIDTH, figure, folded, span
 from overnight.printable import harmless
+from overnight.report.units import amount, number, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _same_place(one: Told, end: Told) -> bool:
 
 def _where(one: Told, told: Told) -> str:
     step = "" if one["step"] is None else f"at step {_step(one, told)}"
-    line = "" if one["line"] is None else f"line {one['line']:,}"
+    line = "" if one["line"] is None else f"{'' if step else 'at '}line {one['line']:,}"
     at = "" if one["at"] is None else f"at {_clock(one['at'])}"
     return ", ".join(word for word in (step, line, at) if word) or "at a place that nobody knows"
 
@@ -102,8 +103,8 @@ def _step(one: Told, told: Told) -> str:
     """Return a step, with its epoch where steps are counted anew in each."""
     epoch = one.get("epoch")
     if not told["read"]["anew"] or not isinstance(epoch, (int, float)) or epoch != int(epoch):
-        return str(one["step"])
-    return f"{one['step']} of epoch {int(epoch)}"
+        return number(one["step"])
+    return f"{number(one['step'])} of epoch {int(epoch)}"
 
 
 def _clock(at: str) -> str:
@@ -131,7 +132,7 @@ def _head(told: Told) -> list[str]:
         lines += _row("that night", "not over yet: judged as far as it has come")
     none = "only evaluations were read" if read["evals"] else "no reader fits"
     reader = f"read by {log['reader']}" if log["reader"] else none
-    lines += _row("log", f"{log['path']} ({thousands(log['bytes'])} bytes, {log['lines']:,} lines, {reader})")
+    lines += _row("log", f"{log['path']} ({size(log['bytes'])}, {_many(log['lines'], 'line')}, {reader})")
     many = _many(read["records"], "record")
     if read["segments"] > 1:
         many += f" in {read['segments']:,} segments" + (", steps counted anew in each epoch" if read["anew"] else "")
@@ -149,9 +150,9 @@ def _head(told: Told) -> list[str]:
 
 def _back(one: Told, told: Told) -> str:
     """Return where and to what a rule would have taken the run back."""
-    before = "a save before the trouble" if one["before"] is None else f"a save before step {one['before']}"
+    before = "a save before the trouble" if one["before"] is None else f"a save before step {number(one['before'])}"
     skip = one["skip"]
-    left_out = f", its script asked to leave out steps {skip[0]} to {skip[1]} at least" if skip else ""
+    left_out = f", its script asked to leave out steps {number(skip[0])} to {number(skip[1])} at least" if skip else ""
     return f"{_where(one, told)} by {one['rule']}, {one['n']} of {told['rules']['rollbacks']}: to {before}{left_out}"
 
 
@@ -190,7 +191,7 @@ def _saved(saved: Told, *, again: bool) -> str:
     else:
         parts.append(f"{span(saved['seconds'])} by {SOURCES[saved['from']]}")
     if saved["cost"] is not None:
-        parts.append(f"{saved['cost']:,.2f} at {saved['price']:g}/h")
+        parts.append(f"{amount(saved['cost'])} at {saved['price']:g}/h")
     elif saved["seconds"] is not None:
         parts.append("--price says how much money")
     return ", ".join(parts)
@@ -267,7 +268,7 @@ def _beside(one: Told, night: Told) -> str:
         return "new"
     if night["how"] == "changed":
         return f"that night -> {night['action']}" if night["action"] != one["action"] else "that night in other words"
-    step = "" if night["step"] is None else f" at step {night['step']}"
+    step = "" if night["step"] is None else f" at step {number(night['step'])}"
     return f"{night['how']}; that night{step or ' at ' + _clock(str(night['at']))}"
 
 
@@ -285,7 +286,7 @@ def _missing(told: Told) -> list[str]:
         return []
     lines = ["only that night"]
     for one in missing[:SHOWN]:
-        step = "" if one["step"] is None else f" at step {one['step']}"
+        step = "" if one["step"] is None else f" at step {number(one['step'])}"
         lines += folded(
             f"{one['severity']} {one['rule']}{step} -> {one['action']}  [{WHY_MISSING[one['how']]}]", "    ", "  "
         )
@@ -305,7 +306,7 @@ def _remarks(told: Told) -> list[str]:
     if read["nonfinite"] and not any(one["rule"] == "nonfinite" for one in told["verdicts"]):
         said.append(
             f"{read['nonfinite']:,} records have a loss that is NaN or infinite, the first at step "
-            f"{figure(read['first_nonfinite'], 12)}, and no rule spoke of it"
+            f"{number(read['first_nonfinite'])}, and no rule spoke of it"
         )
     return [line for one in said for line in folded(one, "  ", "note: ")]
 

@@ -209,7 +209,8 @@ def _goodput(good: Goodput) -> dict[str, Any]:
 def _outcome(one: Mapping[str, Any]) -> dict[str, Any]:
     text = one.get("cause_text")
     if one.get("stale") and one["state"] in _LIVE:
-        text = "its guard, shim and supervisor are gone; the next `overnight status` finds out what became of it"
+        gone = "its guard, shim and supervisor are gone; the next `overnight status` finds out what became of it"
+        text = one.get("stale_text") or gone
     shown = {name: one.get(name) for name in ("state", "cause", "exit_code", "signal", "code")}
     return {**shown, "sentence": "", "text": text}
 
