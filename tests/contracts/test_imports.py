@@ -26,6 +26,7 @@ PURE_FILES = (
     "saves.seen saves.silences intake.rhythm resumeproof.epochs "
     "resumeproof.words resumeproof.diagnosis resumeproof.comparing resumeproof.noise resumeproof.curves "
     "resumeproof.averages resumeproof.clues resumeproof.patterns resumeproof.vocabulary resumeproof.wording "
+    "resumeproof.recognising resumeproof.restored resumeproof.literals "
     "modelsize.adapters modelsize.gathering modelsize.tensornames modelsize.config modelsize.fields modelsize.tally "
     "modelsize.nesting modelsize.named modelsize.nanogpt modelsize.families calculator"
 ).split()

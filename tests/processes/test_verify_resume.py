@@ -323,6 +323,47 @@ def test_a_bias_beyond_the_noise_fails(prove: Prove) -> None:
     assert [one["passed"] for one in found.both] == [False, False]
 
 
+SLOW = """
+import os, time
+import numpy as np
+ROOT = "out"
+start, average = 1, 0.0
+if path := os.environ.get("OVERNIGHT_CHECKPOINT"):
+    start = 1 + int(np.load(path)["step"])  # and the average is forgotten
+for step in range(start, 31):
+    average = 0.9 * average + step
+    print(f"step {step} loss {3 - step / 100:.4f}", flush=True)
+    time.sleep(0.02)
+    if step % 5 == 0:
+        try:
+            time.sleep(0.4)  # it gathers what it saves
+            os.makedirs(ROOT, exist_ok=True)
+            np.savez(f"{ROOT}/ckpt-{step}.npz", step=step, weight=np.ones(3), **{"ema.average": average})
+        except OSError:
+            print("not saved")
+"""
+
+
+def test_the_save_of_the_last_step_is_waited_for(prove: Prove, project: Path) -> None:
+    (project / "slow.py").write_text(SLOW)
+    found = prove("slow.py", words=("--stop-at", "12", "--until", "15"), resume=None)
+    killed = found.variant("kill")
+    assert (found.code, killed["cause"]) == (1, "ema_or_buffers"), killed
+    assert [state["step"] for state in killed["states"]] == [10, 15]
+
+
+def test_a_script_that_goes_on_when_its_save_is_refused_is_told_where_it_writes(
+    prove: Prove, project: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    folded = f'"{tmp_path}" + "/elsewhere"'
+    (project / "slow.py").write_text(SLOW.replace('"out"', folded, 1))
+    found = prove("slow.py", words=("--stop-at", "7", "--until", "9"), resume=None)
+    assert found.code == 2, found
+    assert f"the script names {elsewhere} and seems to write there" in found.stderr
+    assert "use {workdir}" in found.stderr
+
+
 @pytest.mark.long
 @pytest.mark.timeout(FAULTS_S)
 def test_where_no_state_of_the_resumed_run_was_compared_it_is_said(prove: Prove) -> None:

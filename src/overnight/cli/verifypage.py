@@ -12,6 +12,7 @@ import time
 
 from overnight.cli.render import figure, folded, red, span
 from overnight.printable import harmless
+from overnight.resumeproof.evidence import unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,12 @@ def _first(proof: Proof, *, colours: bool) -> str:
         what = "no resume was seen"
     word = "PASS" if proof.passed else "FAIL"
     what = "all is within the floor" if noisy and not proof.changed else what
-    text = f"{word}  {what}: stopped at step {proof.stop_at}, compared up to step {proof.until}"
+    blind = [NAMES[one.how] for one in proof.variants if one.passed and unseen(one.resumed_from, one.states)]
+    if proof.passed and blind:
+        what = f"all that is printed is {'within the floor' if noisy else 'equal'}, but no state saved after resuming "
+        what += f"was compared ({', '.join(blind)})"
+    said = f"{what}: stopped at step {proof.stop_at}, compared up to step {proof.until}"
+    text = "\n".join(folded(said, " " * 6, f"{word}  ")) if blind else f"{word}  {said}"
     return text if proof.passed else red(text, colours=colours)
 
 
@@ -184,7 +190,8 @@ def _floor(floor: Mapping[str, float]) -> str:
     if not loose:
         return "none: every value has to be equal as printed"
     exact = len(floor) - len(loose)
-    more = (f"; the other {exact} have to be equal" if exact else "") + "; a large floor proves little"
+    others = "; the other one has to be equal" if exact == 1 else f"; the other {exact} have to be equal"
+    more = (others if exact else "") + "; a large floor proves little"
     words = [f"{name} {'any' if math.isinf(value) else figure(value, 3)}" for name, value in list(loose.items())[:MOST]]
     return f"a step may differ by {', '.join(words)}{more}"
 

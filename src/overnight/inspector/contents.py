@@ -41,13 +41,16 @@ Digest = Callable[[], bytes]
 class Leaf:
     """One value. ``plain`` is it itself where it is a number or words, else None; ``digest`` may read the file.
 
-    ``tensor``: it is one, or an array. A digest can be asked for until the next leaf is.
+    ``tensor``: it is one, or an array; ``dtype`` and ``shape`` are then its own where they are known. A digest can be
+    asked for until the next leaf is.
     """
 
     name: str
     plain: int | float | bool | str | None
     tensor: bool
     digest: Digest
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 def leaves(path: Path) -> Iterator[Leaf]:
@@ -149,7 +152,10 @@ def _tree(tree: Any, front: str, where: str, digester: Digester) -> Iterator[Lea
 
 def _leaf(name: str, value: Any, digester: Digester) -> Leaf:
     plain = value if type(value) in (bool, int, float, str) else None
-    return Leaf(name, plain, tensor=isinstance(value, (Tensor, Array)), digest=partial(digester.of, value))
+    digest = partial(digester.of, value)
+    if isinstance(value, (Tensor, Array)):
+        return Leaf(name, plain, tensor=True, digest=digest, dtype=value.dtype, shape=value.shape)
+    return Leaf(name, plain, tensor=False, digest=digest)
 
 
 def _torch(window: Window, front: str) -> Iterator[Leaf]:

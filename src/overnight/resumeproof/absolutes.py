@@ -6,7 +6,6 @@ there now; nothing is run, and nothing of a script is understood beyond the path
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ import msgspec
 
 from overnight.errors import UsageError
 from overnight.resumeproof.fence import inside
+from overnight.resumeproof.literals import texts_of
 from overnight.saves.names import PLACE, looks_like_save
 from overnight.scripts import is_script, named
 
@@ -185,7 +185,7 @@ def written_by(path: str, ground: Ground) -> list[str]:
     except OSError:
         return []
     found = []
-    for literal in _literals(text) if path.endswith(".py") else text.splitlines():
+    for literal in texts_of(text) if path.endswith(".py") else text.splitlines():
         for begin, end in found_in(literal):
             one = literal[begin:end]
             if _system(one) or inside(one, ground.allowed) or WORKDIR in one:
@@ -195,15 +195,11 @@ def written_by(path: str, ground: Ground) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _literals(text: str) -> list[str]:
-    """Return the strings of a Python file that are no docstrings; its lines if it is none."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return text.splitlines()
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return [str(node.value) for node in strings if id(node) not in alone]
+def outputs(paths: Sequence[str], ground: Ground) -> list[str]:
+    """Return those of some paths that hardly are inputs: they are not there yet, or checkpoints lie in them."""
+    return [
+        path for path in paths if (_could_be_made(path) if not os.path.lexists(path) else _keeps(path, "--out", ground))
+    ]
 
 
 def _writable(path: str) -> bool:

@@ -13,7 +13,7 @@ from overnight.resumeproof import curves
 from overnight.resumeproof.averages import Unfolded, unfolded
 from overnight.resumeproof.comparing import Comparison, Difference, column
 from overnight.resumeproof.vocabulary import Holding, decimals, holdings
-from overnight.resumeproof.words import Cause, Resumed, Series
+from overnight.resumeproof.words import Cause, Resumed, Series, StateComparison
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that a cause is told from. ``differences`` of the main metric come from ``comparison``, which has some.
 
+    ``state`` is the first one saved after resuming that differs (None: none did, or none was compared).
     ``differs_in`` and ``equal_in`` are parts of the saved states that were compared: those that differ, and those that
     hold more than counts and do not.
     """
@@ -39,6 +40,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     cadence: int
     differs_in: frozenset[Holding]
     equal_in: frozenset[Holding] = frozenset()
+    state: StateComparison | None = None
 
     @property
     def held(self) -> frozenset[Holding]:

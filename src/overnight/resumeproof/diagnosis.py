@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from overnight.resumeproof import patterns, wording
+from overnight.resumeproof import patterns, restored, wording
 from overnight.resumeproof.clues import Evidence, Finding
 from overnight.resumeproof.comparing import Comparison, compare, same, training_steps
 from overnight.resumeproof.vocabulary import Holding, decimals, held_by, is_rate, main_metric, shown
@@ -61,6 +61,7 @@ def judge(
         return _failed(early, "", seen, notes)
     assert start is not None
     gaps = [two - one for one, two in pairwise(trained)]
+    after = [one for one in states if one.step > (resumed.checkpoint_step or 0)]
     evidence = Evidence(
         comparison=seen,
         unbroken=first.series,
@@ -68,7 +69,8 @@ def judge(
         start=min(seen.steps, default=start),
         cadence=Counter(gaps).most_common(1)[0][0] if gaps else 1,
         differs_in=frozenset(part for one in states for row in one.differences if (part := _holding(row))),
-        equal_in=_equal_in([one for one in states if one.step > (resumed.checkpoint_step or 0)]),
+        equal_in=_equal_in(after),
+        state=min((one for one in after if one.differences), key=lambda one: one.step, default=None),
     )
     if (partial := _partial_line(evidence) or _begun_averages(evidence)) is not None:
         seen, note = partial
@@ -98,6 +100,8 @@ def _holding(row: PartDifference) -> Holding | None:
     """
     if row.count == len(row.names) and all(is_rate(name.rpartition(".")[2]) for name in row.names):
         return "scheduler"
+    if row.part == "scaler":  # its steps are the optimizer's
+        return "optimizer"
     return held_by(row.part) or next((found for name in row.names if (found := held_by(name))), None)
 
 
@@ -260,6 +264,8 @@ def _by_states(seen: Evidence, states: Sequence[StateComparison], notes: list[st
     deterministic = seen.comparison.exact
     rows = [row for one in wrong for row in one.differences]
     kinds = {held for row in rows if (held := _holding(row))}
+    if "optimizer" in kinds and restored.follows(rows):
+        kinds.discard("scheduler")
     counts = not deterministic and kinds & {"rng", "data", "scheduler"}
     hidden = [part for part in ("model", "optimizer") if not deterministic and seen.lacks(part)]
     if hidden:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,12 @@ class From(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     step: int | None
     maker: str
+
+
+def unseen(resumed_from: From | None, states: Sequence[StateComparison]) -> bool:
+    """Say whether no state was compared that the resumed run had saved: only the one it was resumed from, or none."""
+    begun = None if resumed_from is None else resumed_from.step
+    return all(begun is not None and one.step <= begun for one in states)
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

@@ -110,6 +110,11 @@ class SavesSeen:
         self._saves.look(now)  # and forget what has been over for a while
 
     @property
+    def settled(self) -> bool:
+        """Whether nothing was saved for a second."""
+        return self._ended is None and not self.busy
+
+    @property
     def busy(self) -> bool:
         """Whether a save was begun and is not over yet."""
         return self._saves.began is not None and self._saves.ended is None
@@ -117,3 +122,25 @@ class SavesSeen:
     def close(self) -> None:
         """Stop looking."""
         self._saves.inotify.close()
+
+
+class Saved:
+    """Whether a run that has come to step ``until`` has made the save of it: ask again and again while it goes on.
+
+    A line of a later step is printed when the save is over, or there was none; else it is over when no other file
+    followed for a second. What is begun is waited for; without any of that it is enough after ``patience_s``.
+    """
+
+    def __init__(self, follower: Follower, until: int, patience_s: float) -> None:
+        self._follower, self._until = follower, until
+        self._enough = boot_clock() + patience_s
+
+    def __call__(self) -> bool:
+        """Say whether it is."""
+        saves, step = self._follower.saves, self._follower.step
+        if saves.busy:
+            return False
+        if step is not None and step > self._until:
+            return True
+        saved = bool(saves.steps) and saves.steps[-1] >= self._until
+        return (saved and saves.settled) or boot_clock() >= self._enough

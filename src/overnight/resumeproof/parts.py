@@ -6,6 +6,7 @@ What is common to all of them; which run follows which, and what is compared, is
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from overnight.resumeproof import searching
 from overnight.resumeproof.breaks import Breaks
 from overnight.resumeproof.epochs import Bases
 from overnight.resumeproof.evidence import Part
+from overnight.resumeproof.following import Saved
 from overnight.resumeproof.trial import STOP_AT, Asked, LateError, PartError, Ran, Told, Trial
 from overnight.resumeproof.workcopy import Place, Workplace
 
@@ -70,6 +72,7 @@ class Parts:
         self.told: list[Part] = []
         self.notes: list[str] = []
         self.lines: tuple[str, ...] = ()
+        self.saves_at_end: bool | None = None  # whether a save is made at ``until``; None: no run has come there yet
 
     @contextmanager
     def part(
@@ -102,12 +105,18 @@ class Parts:
                     self.note_part(trial.broken_off())
 
     def to_the_end(self, trial: Trial) -> None:
-        """Let a part run until it has made step ``until``: the library stops there by itself, others are ended."""
+        """Let a part run until it has made step ``until``: the library stops there by itself, others are ended.
+
+        A save that is made at that step is waited for, so that there is one of each run. The first unbroken run tells
+        whether there is one: it goes on until its next line, or until a save is over.
+        """
         reached = trial.seen(self.until)
         if reached and (trial.follower.library or searching.signed(Path(trial.place.workdir), since=trial.began)):
             reached = trial.seen(self.until + 1)  # then it does not stop there
-        elif reached and trial.follower.saves.busy:
-            trial.seen(self.until + 1, until=lambda: not trial.follower.saves.busy)
+        elif reached and (self.saves_at_end is not False or trial.follower.saves.busy):
+            reached = trial.seen(sys.maxsize, until=Saved(trial.follower, self.until, trial.patience_s))
+        if self.saves_at_end is None:
+            self.saves_at_end = any(step >= self.until for step in trial.follower.saves.steps)
         if reached:
             trial.stop(now=True)
         trial.end()

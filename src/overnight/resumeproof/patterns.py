@@ -12,10 +12,13 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
+import msgspec
+
 from overnight.resumeproof import curves
 from overnight.resumeproof.clues import Evidence, Finding
 from overnight.resumeproof.comparing import Difference, column, same, training_steps
 from overnight.resumeproof.noise import granularity
+from overnight.resumeproof.restored import by_counts, doubtful
 from overnight.resumeproof.vocabulary import (
     Holding,
     is_average,
@@ -103,6 +106,16 @@ def fresh_weights(seen: Evidence) -> Finding | None:
     return Finding(cause="weights", why=why, also=other, difference=main)
 
 
+def counted(seen: Evidence) -> Finding | None:
+    """The saved states tell which of optimizer and schedule it is; what differs at once has another cause besides."""
+    found, main = by_counts(seen), seen.main()
+    if found is None or main is None or main.step > seen.start or seen.cadence > 1:
+        return found
+    if seen.first_of(is_rate) is None:
+        return None
+    return msgspec.structs.replace(found, also=(*found.also, _first_step(seen).cause))
+
+
 def rates(seen: Evidence) -> Finding | None:
     """The learning rate is another one, no later than the loss is."""
     rate, main = seen.first_of(is_rate), seen.main()
@@ -117,8 +130,8 @@ def rates(seen: Evidence) -> Finding | None:
     why = _rate_words(known, rate, seen.start)
     if seen.lacks("optimizer") and "scheduler" in seen.held:
         return Finding(cause="optimizer", also=("scheduler", *also), why=why, difference=rate)
-    if seen.lacks("optimizer"):
-        also.insert(0, "optimizer")
+    if seen.lacks("optimizer") or (why.endswith("begins anew") and doubtful(seen)):
+        also.insert(0, "optimizer")  # which holds the rate that the schedule goes on from
     return Finding(cause="scheduler", also=tuple(also), why=why, difference=rate)
 
 
@@ -236,11 +249,19 @@ def _first_step(seen: Evidence) -> Finding:
     return Finding(
         cause=cause,
         also=high if sure else (counter, *high),
-        why="; ".join([why, *reasons]) + ("" if sure else f"; {_NAMED['data' if cause == 'rng' else 'rng']} may be it"),
+        why="; ".join([why, *reasons, *([] if sure else [_doubt(seen, "data" if cause == "rng" else "rng")])]),
     )
 
 
+def _doubt(seen: Evidence, other: Holding) -> str:
+    """Say what it may be as well: of a part whose saved states are equal only what is not saved."""
+    if other in seen.equal_in:
+        return f"only {_UNSAVED[other]} that is not saved may be it as well"
+    return f"{_NAMED[other]} may be it as well"
+
+
 _NAMED: Final[dict[Holding, str]] = {"rng": "the random state", "data": "the position in the data"}
+_UNSAVED: Final[dict[Holding, str]] = {"rng": "a random state", "data": "a position in the data"}
 
 
 def _says(values: Mapping[int, float]) -> bool:
@@ -347,6 +368,7 @@ DETECTORS: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
     shifted,
     fresh_weights,
     beside,
+    counted,
     rates,
     data,
     drowned,

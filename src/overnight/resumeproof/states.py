@@ -17,12 +17,14 @@ from overnight.errors import FolderError
 from overnight.inspector import contents, naming, walk
 from overnight.inspector.contents import Leaf
 from overnight.inspector.findings import Budget, Damage
+from overnight.resumeproof.recognising import Groups
 from overnight.resumeproof.vocabulary import held_by, words
 from overnight.resumeproof.words import PartDifference, StateComparison
 
 MOST_NAMES = 200_000
 """Values that are kept apart by name; of those beyond, each part keeps one digest of all."""
 MOST_KEYS = 500
+_DEEP = 5  # levels of a name within which the parts of a checkpoint are told apart
 SHOWN = 8  # names of a part that are told
 MANY = 16  # numbers that say more than counts do: an order, the state of a generator
 BEYOND = "(all others)"
@@ -45,16 +47,25 @@ _PARTS = {"data": "loader"}
 def keys(path: Path) -> tuple[str, ...]:
     """Return the names of what lies in a checkpoint, dotted, the first two levels; at most 500.
 
-    Of the numbers nothing is read. FolderError if it cannot be read.
+    What is an optimizer, a scheduler or the like by what lies in it, and not by its name, has that word in front. Of
+    the numbers nothing is read. FolderError if it cannot be read.
     """
-    found: dict[str, None] = {}
+    groups, names, fronts = Groups(), dict[str, str](), set[str]()
     try:
         for leaf in contents.leaves(path):
-            found.setdefault(".".join(leaf.name.split(".")[:_LEVELS]))
-            if len(found) >= MOST_KEYS:
+            groups.note(leaf.name, leaf.plain, dtype=leaf.dtype, shape=leaf.shape)
+            levels = leaf.name.split(".")
+            fronts.add(".".join(levels[:_LEVELS]))
+            names.setdefault(".".join(levels[:_DEEP]), leaf.name)
+            if len(fronts) >= MOST_KEYS:
                 break
     except Damage as damage:
         raise FolderError(f"{path} cannot be looked into: {damage.clause}") from None
+    found: dict[str, None] = {}
+    for name in names.values():
+        front, part = ".".join(name.split(".")[:_LEVELS]), groups.of(name)
+        known = part is None or part == held_by(front) or (part == "rng" and held_by(front) == "data")
+        found.setdefault(front if known else f"{part}.{front.partition('.')[0]}")
     return tuple(found)
 
 
@@ -97,6 +108,7 @@ class _Values:
         self.aside: set[str] = set()
         self.rich: set[str] = set()
         self.parts: dict[str, str] = {}
+        self._groups = Groups()
         self._seen: dict[str, str] = {}
 
     def take(self, leaf: Leaf) -> None:
@@ -109,10 +121,18 @@ class _Values:
             digest = xxhash.xxh3_128_digest(self.values[name] + digest)
         self.values[name] = digest
         self.parts[name] = part
+        self._groups.note(leaf.name, leaf.plain, dtype=leaf.dtype, shape=leaf.shape)
         if leaf.plain is None:  # a tensor, or many numbers in a row
             self.rich.add(name)
         if _no_result(leaf):
             self.aside.add(name)
+
+    def settle(self) -> None:
+        """Name the parts by what lies in them, where that says more than their names; once all is taken."""
+        for name, part in self.parts.items():
+            found = self._groups.of(name)
+            if found is not None and not (found == "rng" and part == _PARTS["data"]):  # a sampler has generators, too
+                self.parts[name] = found
 
     def _part(self, leaf: Leaf) -> str:
         part = part_of(leaf.name, tensor=leaf.tensor)
@@ -126,6 +146,7 @@ def _read(path: Path) -> _Values:
             found.take(leaf)
     except Damage as damage:
         raise FolderError(f"{path} cannot be compared: {damage.clause}") from None
+    found.settle()
     return found
 
 
@@ -175,11 +196,18 @@ def _by_part(names: Collection[str], one: _Values, two: _Values) -> dict[str, li
 
 
 def _shown(names: list[str], one: Mapping[str, bytes], two: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Some of the names that differ; those that only one of the two has say so."""
-    few = [name for name in names if name in one and name in two][:SHOWN]
-    lacking = [f"{name} (missing)" for name in names if name not in two][:SHOWN]
-    more = [f"{name} (only in the resumed run)" for name in names if name not in one][:SHOWN]
+    """Some of the names that differ, one of each kind first; those that only one of the two has say so."""
+    few = _kinds([name for name in names if name in one and name in two])
+    lacking = [f"{name} (missing)" for name in _kinds([name for name in names if name not in two])]
+    more = [f"{name} (only in the resumed run)" for name in _kinds([name for name in names if name not in one])]
     return tuple([*lacking, *few, *more][:SHOWN])
+
+
+def _kinds(names: list[str]) -> list[str]:
+    """Return so many names as are shown, in order: of each last word the first one, then what comes first."""
+    first = {name.rpartition(".")[2]: name for name in reversed(names)}
+    chosen = dict.fromkeys([*sorted(first.values())[:SHOWN], *names[:SHOWN]])
+    return sorted(list(chosen)[:SHOWN])
 
 
 def _left_out(parts: Mapping[str, list[str]]) -> tuple[str, ...]:

@@ -246,6 +246,11 @@ class Trial:
             f"Ctrl-C breaks off"
         )
 
+    @property
+    def patience_s(self) -> float:
+        """How long it is waited for what may not come: as long as all took so far, and never beyond ``--timeout``."""
+        return max(0.0, min(time.time() - self.began, self._deadline - time.monotonic() - 1.0))
+
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def stop(self, *, now: bool = False) -> None:

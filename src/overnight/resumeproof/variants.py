@@ -14,7 +14,7 @@ import msgspec
 from overnight.errors import OvernightError, UsageError
 from overnight.resumeproof import searching
 from overnight.resumeproof.diagnosis import judge
-from overnight.resumeproof.evidence import From, Variant
+from overnight.resumeproof.evidence import From, Variant, unseen
 from overnight.resumeproof.parts import Parts, Unbroken
 from overnight.resumeproof.searching import Left
 from overnight.resumeproof.states import compare, keys
@@ -25,8 +25,8 @@ from overnight.resumption.point import Point
 
 TRIES = 3
 UNSEEN = (
-    "nothing that the resumed run saved could be compared, so what no printed value shows (an average of the weights, "
-    "buffers) is not proved: give an --until at which the script saves"
+    "Nothing that the resumed run saved was compared: weights, an average of them (EMA) and buffers were not seen but "
+    "by what is printed"
 )
 NAMES: Mapping[How, str] = {"graceful": "stopped", "kill": "killed"}
 DEADLY = frozenset({"SIGINT", "SIGTERM", "SIGKILL"})
@@ -148,6 +148,8 @@ class Variants:
             raise PartError(f"{name} ended by itself at step {ran.course.last_step}, before the stop step {aim}")
         chosen = searching.choose(Path(place.workdir), since=ran.began, seen=ran.saves)
         refused = self.parts.workplace.refused(place, ran.lines) if chosen is None else None
+        if chosen is None and refused is None and not (self.first.left or self.first.ran.save_steps):
+            refused = self.parts.workplace.astray()
         if refused is not None:  # the script went on without its save, and so nothing is known of it
             self.parts.note_part(ran)
             self.parts.lines = ran.lines
@@ -258,7 +260,10 @@ class Variants:
             text = f"started again, it began anew at step {resumed.after.first_step}"
         elif passed and not judged.compared:
             passed, text = False, "not proved: no value of the resumed run could be compared"
-        unseen = [UNSEEN] if passed and not _made_after(chosen, compared) else []
+        origin = None if chosen is None else From(path=chosen.path, step=chosen.step, maker=chosen.maker)
+        blind: list[str] = []
+        if passed and unseen(origin, compared):
+            text, blind = f"{text.rstrip('. ')}. {UNSEEN}.", [self._blind()]
         told: bool | None = passed
         if chosen is None and not passed:
             if resumed.how == "graceful":  # a night would go on from the save before, which the run killed shows
@@ -268,16 +273,31 @@ class Variants:
             how=resumed.how, passed=told, cause=cause, also=judged.also, text=text,
             step=judged.step, metric=judged.metric, unbroken=judged.unbroken, resumed=judged.resumed,
             compared=judged.compared, equal=judged.equal,
-            resumed_from=None if chosen is None else From(path=chosen.path, step=chosen.step, maker=chosen.maker),
+            resumed_from=origin,
             stopped_at=resumed.stopped_at, exact=resumed.exact, saved_on_signal=resumed.saved_on_signal,
             states=tuple(compared), floor=judged.floor, left_out=judged.left_out,
-            notes=tuple(f"{NAMES[resumed.how]}: {_small(note)}" for note in (*judged.notes, *unseen)),
+            notes=tuple(f"{NAMES[resumed.how]}: {_small(note)}" for note in (*judged.notes, *blind)),
         )  # fmt: skip
 
     def _anew(self, resumed: Resumed) -> bool:
         """Say whether the second start did what the first one did, from the first step on."""
         first, again = self.first.ran.course.first_step, resumed.after.first_step
         return first is not None and again is not None and again <= first < resumed.stopped_at
+
+    def _blind(self) -> str:
+        """Say why no state was compared, and what would show one."""
+        if self.parts.saves_at_end:
+            return (
+                f"what no printed value shows (an average of the weights, buffers) is not proved: the save of step "
+                f"{self.parts.until} could not be compared, for it was not whole, its step is not told, "
+                f"or it lies at a place that is not known here (--checkpoints)"
+            )
+        known = self.first.ran.save_steps[:2]
+        such = "" if len(known) < 2 else f", as it does after steps {known[0]} and {known[1]}"
+        return (
+            f"what no printed value shows (an average of the weights, buffers) is not proved: give an --until at which "
+            f"the script saves{such}"
+        )
 
     def _advice(self, how: How) -> str:
         known = self.first.ran.save_steps
@@ -288,7 +308,8 @@ class Variants:
         if self.on_signal:
             return "it saves only when it is asked to stop: a kill, a crash or a power cut loses everything"
         return (
-            f"no save was seen up to step {self.parts.until}: give a --stop-at behind the first save, or --checkpoints"
+            f"no save was seen up to step {self.parts.until}: give a --stop-at behind the first save, or --checkpoints,"
+            f" or {{workdir}} in the command if it saves to another place and goes on when that is refused"
         )
 
 
@@ -300,11 +321,6 @@ def _small(sentence: str) -> str:
 def _within(one: Left, found: Stopped, until: int) -> bool:
     begun = 0 if found.chosen is None or found.chosen.step is None else found.chosen.step
     return one.step is not None and begun < one.step <= until
-
-
-def _made_after(chosen: Left | None, compared: Sequence[StateComparison]) -> bool:
-    """Say whether a state was compared that the resumed run had saved, and not only the one it was resumed from."""
-    return any(chosen is None or chosen.step is None or one.step > chosen.step for one in compared)
 
 
 def _same(one: Left, place: Place, unbroken: Unbroken) -> Left | None:

@@ -77,14 +77,22 @@ def equality(seen: Comparison) -> str:
     names += ", ...)" if len(seen.metrics) > 6 else ")"
     if not any(seen.floor.values()):
         return f"Equal in every printed digit: {span}, {names}, {seen.compared} values."
-    wide = {name: f"{name} {seen.floor[name]:.2g}" for name in seen.metrics if seen.floor[name] > 0.0}
-    rooms = "; ".join(
-        text + (f" at one step, {seen.noise[name].mean_floor:.2g} on average" if name in seen.noise else "")
-        for name, text in wide.items()
-    )
+    wide = [name for name in seen.metrics if seen.floor[name] > 0.0]
     if seen.noise:
+        rooms = "; ".join(_room(name, seen) for name in wide)
         return f"Within the noise of the two unbroken runs, which differ too: {span}, {names}. The floor: {rooms}."
+    rooms = "; ".join(f"{name} {seen.floor[name]:.2g}" for name in wide)
     return f"Within the tolerance: {span}, {names}, {seen.compared} values. It allows, at first: {rooms}."
+
+
+def _room(name: str, seen: Comparison) -> str:
+    """Say how far a metric may lie off: at a step, and on average over some, each of which is a test of its own."""
+    single, noise = f"a single step's {name} may lie {seen.floor[name]:.2g} off", seen.noise.get(name)
+    if noise is None:
+        return single
+    begin, end = noise.mean_steps
+    over = f"over steps {begin}-{end}" if end > begin else f"of step {begin}"
+    return f"{single}, and the average {over} {noise.mean_floor:.2g}, which is tested by itself"
 
 
 def ended(resumed: Resumed) -> str:

@@ -27,6 +27,7 @@ from overnight.resumeproof.absolutes import (
     check_command,
     for_output,
     mapped,
+    outputs,
     texts,
     written_by,
 )
@@ -287,6 +288,14 @@ class Workplace:
             return None
         found = denied(log_tail, allowed=place.allowed, cwd=place.cwd)
         return None if found is None else advice(found.path, folder=self.folder, suspects=self.suspects)
+
+    def astray(self) -> str | None:
+        """Return what to tell the user of a script that saved nothing in its place, and names another one for it.
+
+        A script that goes on when a write is refused need not print a word of it.
+        """
+        found = outputs(self.suspects, self.ground) if self.fenced else []
+        return f"nothing was saved: {advice(None, folder=self.folder, suspects=found)}" if found else None
 
     def remove(self, place: Place) -> None:
         """Remove a place that is not needed any more."""
