@@ -11,7 +11,7 @@ import time
 
 from overnight import idling
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
-from overnight.kept import ENDED, add_keepers, alive, boot_id, changed_at, read_object
+from overnight.kept import ENDED, add_keepers, alive, boot_id, changed_at, leads_nowhere, may_be_run, read_object, there
 from overnight.patience import STALE_EVERY_S, FolderWatch, Patience, hooks_failed, hooks_held, hooks_left, kept, over
 from overnight.sweep import each
 
@@ -102,7 +102,7 @@ def list_runs(home: str, *, full: bool = False) -> list[Status]:
 
 def _gone(home: str, one: Status) -> bool:
     """Say whether a run has no files because its folder was removed while others were looked at."""
-    return one["state"] == "damaged" and not os.path.isdir(os.path.join(home, "runs", one["name"]))
+    return one["state"] == "damaged" and not there(os.path.join(home, "runs", one["name"]))
 
 
 def _oldest_first(found: list[Status], *, full: bool) -> list[Status]:
@@ -147,11 +147,11 @@ def _mark(path: str) -> tuple[int, int] | None:
 
 
 def run_names(home: str) -> list[str]:
-    """Return the names of all runs in order; hidden entries and plain files are none."""
+    """Return the names of all runs in order; hidden entries and plain files are none, a link that leads nowhere is."""
     try:
         with os.scandir(os.path.join(home, "runs")) as entries:
             found = [entry for entry in entries if entry.name[0] != "."]
-        folders = each(found, os.DirEntry.is_dir)  # some disks say only when asked what an entry is
+        folders = each(found, may_be_run)  # some disks say only when asked what an entry is
         return sorted(entry.name for entry, folder in zip(found, folders, strict=True) if folder)
     except FileNotFoundError:
         return []
@@ -168,6 +168,8 @@ def find(home: str, name: str | None, *, for_stop: bool = False, whole: bool = F
     if name is None:
         return _folder(home, _only_live(home) if for_stop else _latest(home, names))
     if name in names:
+        if not whole and (lost := leads_nowhere(os.path.join(home, "runs", name))) is not None:
+            raise lost
         return _folder(home, name)
     alike = [one for one in names if name and one.startswith(name)]
     if len(alike) == 1 and not whole:
@@ -236,7 +238,7 @@ def status(folder: RunFolder) -> Status:
     ``idle_s`` and ``idle_cost``: of a run with a price that has ended, since nothing of its home runs here any more.
     """
     path = str(folder.path)
-    if not os.path.isdir(path):
+    if not there(path):
         raise NoSuchRunError(f"the run {folder.name} is gone: {path} was removed")
     boot = boot_id()
     found = _look(path, folder.name, boot, full=True)
@@ -256,7 +258,7 @@ def _look(path: str, name: str, boot: str, *, full: bool) -> Status:
         found.update(_from_request(path) if seen is None else seen)
         _check(found, path)
     except FolderError as error:
-        found = {**_EMPTY, **_salvage(path), "state": "damaged", "cause_text": str(error)}
+        found = {**_EMPTY, **_salvage(path), "state": "damaged", "cause_text": str(leads_nowhere(path) or error)}
     found["name"] = name  # a renamed or copied folder is found under the name it has now
     for key in ("verdicts", "attempts"):
         if found[key] is None:
@@ -264,7 +266,7 @@ def _look(path: str, name: str, boot: str, *, full: bool) -> Status:
     if full or found["state"] not in ENDED:
         add_keepers(found, path, boot)
     else:
-        found.update(unguarded=False, stale=False, foreign=False)
+        found.update(unguarded=False, stale=False, stale_text=None, foreign=False)
     return found
 
 
@@ -346,12 +348,15 @@ def wait(
     *,
     on_stale: Callable[[], None] | None = None,
     until: Callable[[Status], bool] | None = None,
+    since: float | None = None,
 ) -> Status:
     """Block until the run has ended and its hooks are done (or ``until`` says so of a status); return its status.
 
-    WaitTimeoutError if the run has not ended after ``timeout_s`` seconds; hooks are not waited for any longer then.
+    WaitTimeoutError if the run has not ended ``timeout_s`` seconds after ``since`` (by the monotonic clock; default:
+    now); hooks are not waited for any longer then.
     """
-    return wait_any([folder], timeout_s, on_stale={folder.name: on_stale}, until={folder.name: until})[1]
+    found = wait_any([folder], timeout_s, on_stale={folder.name: on_stale}, until={folder.name: until}, since=since)
+    return found[1]
 
 
 def wait_any(
@@ -360,9 +365,10 @@ def wait_any(
     *,
     on_stale: Mapping[str, Callable[[], None] | None],
     until: Mapping[str, Callable[[Status], bool] | None],
+    since: float | None = None,
 ) -> tuple[RunFolder, Status]:
     """Block until one of several runs has ended, as ``wait`` does; return it, the first in the order given."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = None if timeout_s is None else (time.monotonic() if since is None else since) + timeout_s
     patience = {folder.name: Patience(on_stale.get(folder.name)) for folder in folders}
     ended: RunFolder | None = None
     with FolderWatch(*folders) as watch:

@@ -17,7 +17,8 @@ import msgspec
 
 from overnight.events import Exit, Request, Verdict, VerdictKey
 from overnight.exits.causes import Finding
-from overnight.folder import Journal, RunFolder, epoch_of, read_journal, utc
+from overnight.folder import Journal, RunFolder, read_journal, utc
+from overnight.moments import epoch_of
 from overnight.monitor import Monitor
 from overnight.resumption.known import SavesBook
 from overnight.states import ENDED

@@ -23,7 +23,9 @@ from overnight.events import jsonable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 BALLAST_BYTES = 1 << 20
-_LONGEST_TIME = 40
+FULL_BYTES = 1 << 20
+"""With less than this left a disk counts as full: what fails there may succeed once somebody has made room."""
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -43,16 +45,6 @@ def utc(at: float | None = None) -> str:
     except (ValueError, OverflowError, OSError):  # somebody's number in a file, or a clock that is set to nonsense
         moment = datetime.max.replace(tzinfo=UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
-
-
-def epoch_of(text: object) -> float | None:
-    """Return an RFC 3339 time as seconds since the epoch; None for anything else that somebody may have written."""
-    if not isinstance(text, str) or len(text) > _LONGEST_TIME:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o600) -> None:
@@ -76,6 +68,23 @@ def write_atomic(path: Path, data: bytes, *, fsync: bool = False, mode: int = 0o
         raise
     if fsync:
         sync_directory(path.parent)
+
+
+def write_in_place(path: Path, data: bytes) -> None:
+    """Write JSON over the JSON in a file, within the blocks that it has: what is left to do on a full disk.
+
+    OSError if it does not fit. A reader may meet half of it for a moment, and has to look again then.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        look = os.fstat(handle)
+        if not stat.S_ISREG(look.st_mode) or len(data) > look.st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        data = data.ljust(look.st_size)
+        if os.pwrite(handle, data, 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(handle)
 
 
 def sync_directory(path: Path) -> None:
@@ -170,7 +179,9 @@ class RunFolder:
         """Return the numbers of all attempts that have a folder, in order."""
         try:
             names = os.listdir(self.attempts)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):  # a link to itself in the folder's place has none
+                raise
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -180,6 +191,14 @@ class RunFolder:
         self.path.mkdir(mode=0o700)
         for part in (self.attempts, self.inbox, self.owner, self.evidence):
             part.mkdir(mode=0o700)
+
+    def is_full(self) -> bool:
+        """Say whether the disk of the folder has next to no room left."""
+        try:
+            look = os.statvfs(self.path)
+        except OSError:
+            return False
+        return look.f_bavail * look.f_frsize < FULL_BYTES
 
     def put_ballast(self) -> None:
         """Keep a little real disk space, to be freed when a full disk would swallow the last facts."""

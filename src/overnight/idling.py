@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from overnight.folder import epoch_of
 from overnight.kept import ENDED
+from overnight.moments import epoch_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

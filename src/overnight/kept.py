@@ -24,6 +24,16 @@ ENDED = frozenset({"finished", "stopped", "failed", "gave_up"})
 NEWBORN_S = 15.0
 """A run younger than this may not have its keepers yet: nobody calls it abandoned."""
 
+AGAIN_S = 0.005
+"""On a full disk a status is written over the old one: whoever met half of it looks again so much later."""
+
+UNWRITTEN_S = 75.0
+"""A status this old is not kept up: a living supervisor writes it anew within half a minute, or has a minute for the
+last saves of a run that ends."""
+
+LEAST_FREE = 1 << 20
+"""With less than this left a disk is full for a supervisor: the same as ``folder.FULL_BYTES``, as a test says."""
+
 _NON_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 _DECODE = json.JSONDecoder(parse_constant=_NON_FINITE.__getitem__).decode
 _CHUNK = 1 << 16
@@ -34,6 +44,43 @@ def read_object(path: str) -> Status | None:
 
     A twin of ``folder.read_json`` without that room's imports (20 ms for ``ls``), and one that no FIFO can block.
     """
+    data = _read(path)
+    if data is None:
+        return None
+    try:
+        value = _DECODE(data.decode())
+    except (ValueError, RecursionError):
+        time.sleep(AGAIN_S)
+        try:
+            value = _DECODE((_read(path) or b"").decode())
+        except (ValueError, RecursionError) as error:
+            raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it") from error
+    if not isinstance(value, dict):
+        raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it")
+    return value
+
+
+def there(path: str) -> bool:
+    """Say whether a run has a folder, or a link in its place, which may lead to a disk that is away or nowhere."""
+    return os.path.isdir(path) or os.path.islink(path)
+
+
+def may_be_run(entry: os.DirEntry[str]) -> bool:
+    """Say whether an entry of the folder of all runs is one: a folder, or what should lead to one."""
+    try:
+        return entry.is_dir() or (entry.is_symlink() and not os.path.exists(entry.path))
+    except OSError:  # a link to itself, a disk that fails: one bad entry hides no run, and is shown as damaged
+        return True
+
+
+def leads_nowhere(path: str) -> FolderError | None:
+    """Return what to say of a link in a run's place that leads to nothing, or to itself; None for anything else."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return None
+    return FolderError(f"{path} is a link that leads nowhere: mount or restore what it is to show, or remove the link")
+
+
+def _read(path: str) -> bytes | None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -47,13 +94,7 @@ def read_object(path: str) -> Status | None:
         return None
     except OSError as error:
         raise FolderError(f"{path} cannot be read: {error.strerror}; check who owns the run folder") from error
-    try:
-        value = _DECODE(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is not valid JSON ({error}); it was edited or damaged: restore it") from error
-    if not isinstance(value, dict):
-        raise FolderError(f"{path} does not hold a JSON object; it was edited or damaged: restore it")
-    return value
+    return data
 
 
 def boot_id() -> str:
@@ -95,8 +136,11 @@ def add_keepers(found: Status, path: str, boot: str) -> None:
     if not supervisor["alive"] and busy:
         supervisor = _adopted(found.get("supervisor"), path) or supervisor
     shim = _pick([known.get("shim"), known.get("guard")], same_boot=same_boot)  # the guard takes the dead shim's place
-    found["supervisor"], found["shim"] = supervisor, shim
+    found["supervisor"], found["shim"], found["stale_text"] = supervisor, shim, None
     found.update(unguarded=bool(known.get("unguarded")) and found["state"] not in ENDED, stale=False, foreign=False)
+    if supervisor["alive"] and found["state"] not in (*ENDED, "damaged") and _is_old(found.get("updated_at")):
+        found.update(stale=True, stale_text=_old_words(found, path))
+        return
     if supervisor["alive"] or shim["alive"] or (found["state"] in ENDED and not _hooks_wait(found)):
         return
     if not same_boot and _foreign(path):
@@ -110,6 +154,29 @@ def add_keepers(found: Status, path: str, boot: str) -> None:
     if not same_boot and found["state"] != "damaged":
         found["state"], found["cause"] = "failed", "host_rebooted"
         found["cause_text"] = "the machine was started anew while the run was going on"
+
+
+def _is_old(written: object) -> bool:
+    """Say whether a status was written too long ago; times of this form compare as texts do (and import nothing)."""
+    limit = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - UNWRITTEN_S))
+    return isinstance(written, str) and len(written) >= len(limit) and written < limit
+
+
+def _old_words(found: Status, path: str) -> str:
+    """Return since when a status is not kept up though its supervisor lives, and why that may be."""
+    try:
+        look = os.statvfs(path)
+        if look.f_flag & os.ST_RDONLY:
+            why = f"the disk of {path} is read-only"
+        elif look.f_bavail * look.f_frsize < LEAST_FREE or (look.f_files and not look.f_favail):
+            why = f"the disk of {path} is full: make room there"
+        elif not os.access(path, os.W_OK | os.X_OK):
+            why = f"nobody may write to {path}"
+        else:
+            why = "it is stopped, or waits for a disk"
+    except OSError as error:
+        why = f"{path}: {error.strerror}"
+    return f"what is shown is of {found['updated_at']}: its supervisor lives, but writes no status any more ({why})"
 
 
 def changed_at(path: str) -> float | None:

@@ -17,8 +17,9 @@ import msgspec
 
 from overnight import client, processes, targets
 from overnight.clocks import uptime_s
-from overnight.folder import RunFolder, epoch_of, read_json, utc, write_atomic, write_json
+from overnight.folder import RunFolder, read_json, utc, write_atomic, write_json
 from overnight.keepers import read_identity
+from overnight.moments import epoch_of
 from overnight.processes import Identity
 from overnight.requests.asked import read_asked
 from overnight.wiring import make_monitor

@@ -76,9 +76,17 @@ def interval_s(raw: object) -> float:
 
 
 def hours(raw: object) -> float:
-    """Return hours above zero: 8, 7.5; what has a unit of time is turned into hours: 8h, 90m, 1h30m, 2d."""
+    """Return hours above zero: 8, 7.5; what has a unit of time is turned into hours: 8h, 90m, 1h30m, 2d.
+
+    RefusedError for more than ten years, as for ``duration_s``.
+    """
     written = raw.strip().lower() if isinstance(raw, str) else ""
-    return duration_s(written) / 3600.0 if written and written[-1] in UNITS_S else number(raw)
+    if written and written[-1] in UNITS_S:
+        return duration_s(written) / 3600.0
+    found = number(raw)
+    if found * 3600.0 > TEN_YEARS_S:
+        raise RefusedError("is longer than ten years")
+    return found
 
 
 def wait_s(raw: object) -> float:

@@ -79,11 +79,14 @@ def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
     try:
         owner = Owner(folder)
     except Owned:
-        raise live from None
+        raise UsageError(
+            f"{folder.name} has ended, but its supervisor has not left yet and keeps metrics.db; try again in a moment"
+        ) from None
     place = RunFolder(folder.path / f".reindex-{owner.number}")
     for left in folder.path.glob(".reindex-*"):  # by one that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
+        _make_way(folder.metrics_db)
         place.create()
         found = _Build(folder, place).read(msgspec.structs.replace(spec, log=str(path)), asked.log_start)
         put_in_place(place.metrics_db, folder.metrics_db)
@@ -95,6 +98,18 @@ def reindex(folder: RunFolder, log: Path | None = None) -> Rebuilt:
         shutil.rmtree(place.path, ignore_errors=True)
         os.close(owner.handle)
     return found
+
+
+def _make_way(path: Path) -> None:
+    """Remove an empty folder that has the file's name; FolderError for one with something in it."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    try:
+        path.rmdir()
+    except OSError as error:
+        raise FolderError(
+            f"{path} is a folder and no database ({error.strerror}); move it away, then `overnight reindex` builds one"
+        ) from error
 
 
 def has_ended(folder: RunFolder) -> bool:

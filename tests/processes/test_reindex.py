@@ -268,4 +268,4 @@ def test_a_supervisor_that_holds_the_lock_is_not_disturbed(runs: Runs) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         said = runs.overnight("reindex", "night")
     assert said.returncode == 2
-    assert "live" in said.stderr
+    assert "has not left yet" in said.stderr

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from overnight.processes import all_pids, environ
+from overnight.resumeproof.minding import LOCK, Minder
 
 LIMIT_S = 170.0
 
@@ -274,6 +275,31 @@ def test_a_break_ends_the_part_and_removes_the_copies(verb: Verb, number: signal
     assert part["last_step"] >= 3
     assert len((evidence / "series" / "unbroken-1.csv").read_text().splitlines()) > 3
     assert (evidence / "proof.txt").read_text().startswith("REFUSED  broken off by Ctrl-C")
+
+
+def test_a_proof_that_is_killed_leaves_no_run_and_no_copy(verb: Verb) -> None:
+    words = verb.words("--stop-at", "90000", "--until", "99000", *RESUME)
+    with subprocess.Popen(words, cwd=verb.here, env=verb.environ, stdout=subprocess.DEVNULL) as running:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not list(verb.home.glob("proofs/*/runs/unbroken-1/attempts/001/started.json")):
+            time.sleep(0.02)
+        running.kill()
+    end = time.monotonic() + 30
+    while time.monotonic() < end and list(verb.tmp.glob("ov-*")):
+        time.sleep(0.05)
+    verb.nothing_left()
+
+
+def test_the_next_proof_clears_up_after_a_dead_one_and_leaves_a_live_ones_alone(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("ov-mine", "ov-live", "ov-dead", "ov-kept")]
+    for root in roots:
+        (root / "1").mkdir(parents=True)
+    mine, live, dead, kept = roots
+    (dead / LOCK).write_text(str(tmp_path / "home"))
+    with Minder(str(tmp_path / "home"), [str(live)], keep=False), Minder(str(tmp_path / "h"), [str(mine)], keep=False):
+        assert [root.exists() for root in roots] == [True, True, False, True]
+    assert (live / "1").is_dir()
+    assert (kept / "1").is_dir()
 
 
 def test_what_changed_during_a_proof_that_is_refused_is_said(verb: Verb) -> None:

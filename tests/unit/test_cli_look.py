@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from overnight import cli, client, states
 from overnight.cli import live, notice, page, render
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, epoch_of, write_json
+from overnight.folder import RunFolder, write_json
+from overnight.moments import epoch_of
 from overnight.processes import boot_id
 
 FULL: dict[str, Any] = {

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from overnight import client, states
+from overnight import client, kept, states
+from overnight import folder as folders
 from overnight.errors import FolderError, NoSuchRunError, UsageError, WaitTimeoutError
 from overnight.folder import RunFolder, machine_id, write_json
 from overnight.processes import boot_id
@@ -172,6 +173,28 @@ def test_who_keeps_a_run(tmp_path: Path, keepers: dict[str, Any], *, shim: bool,
     seen = client.status(make(tmp_path, "r", {"state": "running"}, keepers=keepers))
     assert (seen["shim"]["alive"], seen["supervisor"]["alive"], seen["stale"]) == (shim, supervisor, stale)
     assert seen["state"] == "running"
+
+
+def test_a_status_that_a_living_supervisor_writes_no_more_is_old(tmp_path: Path) -> None:
+    assert kept.LEAST_FREE == folders.FULL_BYTES
+    keepers = {"shim": me(), "supervisor": me()}
+    for age_s, state, stale in ((20, "running", False), (120, "running", True), (120, "finished", False)):
+        status = {"state": state, "updated_at": folders.utc(time.time() - age_s)}
+        seen = client.status(make(tmp_path, f"r{age_s}{state}", status, keepers=keepers))
+        assert seen["stale"] is stale
+        assert (seen["stale_text"] is not None) is stale
+        if stale:
+            assert str(status["updated_at"]) in seen["stale_text"]
+
+
+def test_a_status_written_over_the_old_one_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    write_json(path, {"state": "running", "text": "x" * 900})
+    folders.write_in_place(path, b'{"state": "finished"}\n')
+    assert client.read_object(str(path)) == {"state": "finished"}
+    with pytest.raises(OSError, match="No space"):
+        folders.write_in_place(path, b"x" * (1 << 20))
+    assert client.read_object(str(path)) == {"state": "finished"}
 
 
 def test_a_zombie_is_not_alive() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from overnight.folder import epoch_of, utc
+from overnight.folder import utc
+from overnight.moments import epoch_of
 
 
 @pytest.mark.parametrize("at", [0.0, 1.5, 1796000000.123, 253402300799.0])

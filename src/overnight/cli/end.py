@@ -1,24 +1,20 @@
-"""The verbs around a run's end: ``stop``, ``wait`` and ``clean``."""
+"""The verbs around a run's end: ``stop`` and ``wait``."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from overnight import client
 from overnight.cli import lastsave
 from overnight.cli.look import as_json
-from overnight.cli.notice import StopNews, farewell, supervisor_words
+from overnight.cli.notice import StopNews, asked_spec, farewell, supervisor_words
 from overnight.cli.parser import HOOK_FAILED, INTERRUPTED, new_parser
-from overnight.cli.render import held_words
 from overnight.cli.terminal import colours
 from overnight.errors import FolderError, UsageError
 from overnight.folder import RunFolder
@@ -39,15 +35,6 @@ WAIT_EXAMPLES = """\
   overnight wait --any                      the first live run that ends
 """
 
-CLEAN_EXAMPLES = """\
-  overnight clean quiet-harbor  remove the folder of one ended run
-  overnight clean --all         of all ended runs; logs elsewhere (--log) stay
-
-a name must be whole here
-"""
-
-KEEPERS_LEAVE_S = 3.0
-
 LAST_RESORT_S = 10.0
 """``stop --now`` ends the run by itself if no supervisor has lived to do it for this long."""
 
@@ -60,13 +47,21 @@ ADOPTED_S = 6.0
 """A run that nobody has kept for this long could not be adopted either."""
 
 
+REPORT_S, SUCCEEDED_S = 75.0, 3.0
+"""So long the page of an ended run is waited for while somebody may still make it: its maker has a minute; and so long
+for a killed supervisor's successor.
+"""
+
+
 def adopter(folder: RunFolder) -> Callable[[], None]:
     """Return what starts a supervisor for a run that nobody keeps."""
 
     def adopt() -> None:
         from overnight import launch
 
-        launch.adopt(folder)
+        one = client.status(folder)
+        if one["state"] in client.ENDED or not one["supervisor"]["alive"]:  # one that lives would not let go of it
+            launch.adopt(folder)
 
     return adopt
 
@@ -243,7 +238,9 @@ def wait(words: list[str]) -> int:
             {found.name: found for found in (client.find(home, name) for name in args.names or [None])}.values()
         )
     codes = []
+    until = None if timeout_s is None else time.monotonic() + timeout_s
     for folder, one in _ended(folders, timeout_s, first=args.any):
+        _await_report(folder, one, until)
         print(as_json(one) if args.json else farewell(folder, one, colours=colours()), flush=True)
         codes.append(ended_code(one, own=args.pass_exit_code))
     return next((code for code in codes if code), 0)
@@ -258,10 +255,27 @@ def _ended(
         until = {folder.name: Watch(folder) for folder in folders}
         yield client.wait_any(folders, timeout_s, on_stale=on_stale, until=until)
         return
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    began = time.monotonic()
     for folder in folders:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        yield folder, client.wait(folder, left, on_stale=adopter(folder), until=Watch(folder))
+        yield folder, client.wait(folder, timeout_s, on_stale=adopter(folder), until=Watch(folder), since=began)
+
+
+def _await_report(folder: RunFolder, one: client.Status, until: float | None) -> None:
+    """Wait until the page of an ended run is there, or nobody is there any more who would make it.
+
+    A supervisor that was killed meanwhile has a successor; and a hook that asks has the page, as it is made before.
+    """
+    if one["state"] not in client.ENDED or asked_spec(folder).get("report") == "never":
+        return
+    kept_at = time.monotonic()
+    last = kept_at + REPORT_S if until is None else min(kept_at + REPORT_S, until)
+    while not folder.report_html.exists() and (now := time.monotonic()) < last:
+        kept_at = now if one["supervisor"]["alive"] else kept_at
+        nobody = not one["supervisor"]["alive"] and (not one["shim"]["alive"] or now - kept_at >= SUCCEEDED_S)
+        if nobody or client.hooks_held(one) is not None:
+            return
+        time.sleep(client.LEAVING_S)
+        one = client.status(folder)
 
 
 def ended_code(one: dict[str, Any], *, own: bool) -> int:
@@ -279,119 +293,3 @@ def ended_code(one: dict[str, Any], *, own: bool) -> int:
             return 128 + int(number)
     code = exit_code(one["state"], one["cause"])
     return HOOK_FAILED if code == 0 and client.hooks_failed(one) else code
-
-
-# -- clean -----------------------------------------------------------------------------------------------------------
-
-
-def clean(words: list[str]) -> int:
-    """Remove the folders of ended runs."""
-    parser = new_parser("clean", CLEAN_EXAMPLES)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="runs to remove, each by its whole name")
-    parser.add_argument("--all", action="store_true", help="every ended run")
-    about = "also a named run whose end nobody could settle, if nothing of it lives"
-    parser.add_argument("--force", action="store_true", help=about)
-    args = parser.parse_args(words)
-    if bool(args.names) == args.all:
-        raise UsageError(
-            "clean needs the names of ended runs, or --all" if not args.all else "give names or --all, not both"
-        )
-    if args.all and args.force:
-        raise UsageError("--force goes with names and not with --all")
-    home = client.find_home()
-    if args.all:
-        runs = [one["name"] for one in client.list_runs(home)]
-        folders = [client.find(home, name) for name in runs]
-        doomed = [folder for folder in folders if _obstacle(folder, named=False, force=False) is None]
-    else:
-        doomed = [client.find(home, name, whole=True) for name in dict.fromkeys(args.names)]
-        for folder in doomed:  # all or none: a refusal in the middle would leave a half-done command
-            obstacle = _obstacle(folder, named=True, force=args.force)
-            if obstacle is not None:
-                raise UsageError(f"{folder.name} {obstacle}")
-    for folder in doomed:
-        _remove(folder)
-        print(f"removed {folder.name}")
-    _sweep(Path(home) / "runs")
-    if args.all:
-        kept = len(runs) - len(doomed)
-        print(f"{len(doomed)} removed" + (f", {kept} kept (live or damaged)" if kept else ""))
-    return 0
-
-
-def _obstacle(folder: RunFolder, *, named: bool, force: bool) -> str | None:
-    """Return why a run must not be removed, None if it may be."""
-    one = client.status(folder)
-    if one["state"] == "damaged":
-        return _obstacle_damaged(folder, one, named=named)
-    if one["foreign"]:
-        return "is kept on another machine; clean it there"
-    if force and one["stale"] and not _training_lives(folder):
-        return None
-    if one["stale"] and one["state"] not in client.ENDED and not force:
-        one = _settled(folder, one)
-    if one["state"] not in client.ENDED:
-        return f"is {one['state']}; `overnight stop {folder.name}` first"
-    if (waits := held_words(one)) is not None:
-        return f"has ended, but {waits}; `overnight stop {folder.name} --now` gives it up"
-    until = time.monotonic() + KEEPERS_LEAVE_S
-    while one["supervisor"]["alive"] or one["shim"]["alive"]:
-        if time.monotonic() > until:
-            return "has ended, but its processes are still tidying up; try again in a moment"
-        time.sleep(0.05)
-        one = client.status(folder)
-    return None
-
-
-def _settled(folder: RunFolder, one: client.Status) -> client.Status:
-    """Return the status of a run that nobody keeps once it is known to have ended, or as it is some seconds later."""
-    with contextlib.suppress(FolderError):  # nobody can settle it
-        adopter(folder)()
-    until = time.monotonic() + KEEPERS_LEAVE_S
-    while one["state"] not in client.ENDED and time.monotonic() < until:
-        time.sleep(0.05)
-        one = client.status(folder)
-    return one
-
-
-def _obstacle_damaged(folder: RunFolder, one: dict[str, Any], *, named: bool) -> str | None:
-    if not named:
-        return "is damaged; clean it by name"
-    if one["supervisor"]["alive"] or one["shim"]["alive"] or _training_lives(folder):
-        return f"is live, though its folder is damaged; `overnight stop {folder.name}` first"
-    return None
-
-
-def _training_lives(folder: RunFolder) -> bool:
-    for number in folder.attempt_numbers():
-        with contextlib.suppress(FolderError):
-            if client.alive(client.read_object(str(folder.attempt(number).started_json))):
-                return True
-    from overnight.clearing import marked
-
-    return bool(marked(folder.path))
-
-
-def _remove(folder: RunFolder) -> None:
-    """Take the run out of sight in one step, then remove it; the next ``clean`` finishes an interrupted removal."""
-    if folder.engine_json.exists():
-        from overnight import launch
-
-        launch.forget(folder)
-    trash = folder.path.with_name(f".trash-{folder.name}-{time.time_ns()}")
-    folder.path.rename(trash)
-    _erase(trash)
-
-
-def _erase(trash: Path) -> None:
-    if trash.is_symlink():  # a run moved elsewhere by hand: the link is ours, what it points to is theirs
-        trash.unlink()
-    else:
-        shutil.rmtree(trash)
-
-
-def _sweep(runs: Path) -> None:
-    with contextlib.suppress(OSError), os.scandir(runs) as entries:
-        for entry in entries:
-            if entry.name.startswith(".trash-"):
-                _erase(Path(entry.path))

@@ -1,4 +1,4 @@
-"""What the verbs that make a run have in common: its settings as flags, and what they print of the launch.
+"""What verbs have in common: settings as flags, a number of lines, and what those print that make a run.
 
 Which settings there are stands in ``options``. Only flags are made here and read back raw; what a value may be is the
 business of ``settings``.
@@ -12,6 +12,7 @@ from typing import Any
 
 from overnight import options
 from overnight.cli.parser import Parser
+from overnight.errors import UsageError
 from overnight.launch import Launched
 
 
@@ -68,3 +69,17 @@ def launched_facts(launched: Launched, one: Mapping[str, Any]) -> dict[str, Any]
         "folder": str(launched.folder.path),
         **{name: one[name] for name in ("state", "cause", "cause_text")},
     }
+
+
+MOST_DIGITS = 15
+"""Of a number of lines: a log of so many lines is a million times as large as any disk."""
+
+
+def lines_asked(written: str) -> int:
+    """Return a number of lines, 0 included; UsageError for another word, and for more lines than a log can have."""
+    if not (written.isascii() and written.isdigit()):
+        raise UsageError(f"--lines cannot be {written!r}: give a whole number such as 20")
+    digits = written.lstrip("0")
+    if len(digits) > MOST_DIGITS:
+        raise UsageError(f"--lines cannot be {written[:40]}: no log has so many lines; leave it out for all")
+    return int(digits or "0")

@@ -6,8 +6,10 @@ doubled line here costs nothing but a look, so no state is kept on disk.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
@@ -26,10 +28,28 @@ FURTHEST_FOLD = 1 << 24
 """So many bytes are read at most to find out how many lines are left of them once bars are folded."""
 
 
+def _opened(path: str) -> int:
+    """Open a log to read; IsADirectoryError for a folder, which would open and then fail without its name."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return handle
+
+
+def exists(path: str) -> bool:
+    """Say whether a log is there; OSError where that may not be seen."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def offset_of_last(path: str, count: int) -> int:
     """Return the offset at which the last ``count`` lines of a file begin; 0 if it has fewer or does not exist."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        handle = _opened(path)
     except FileNotFoundError:
         return 0
     try:
@@ -153,7 +173,7 @@ class Follower:
 
     def _open(self) -> int | None:
         try:
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._handle = _opened(self.path)
         except FileNotFoundError:
             self._handle = None
         self._watched = None

@@ -18,7 +18,8 @@ from overnight import client
 from overnight.cli import pagesaves
 from overnight.cli.render import money
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, epoch_of
+from overnight.folder import RunFolder
+from overnight.moments import epoch_of
 from overnight.resumption.point import behind, seconds_of
 
 VERIFIED_WITHIN_S = 600.0

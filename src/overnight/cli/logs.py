@@ -21,14 +21,15 @@ from types import FrameType
 from typing import Any, Self
 
 from overnight import client
-from overnight.cli.follow import Follower, offset_of_last, offset_of_last_shown
+from overnight.cli.flags import lines_asked
+from overnight.cli.follow import Follower, exists, offset_of_last, offset_of_last_shown
 from overnight.cli.live import clipped
 from overnight.cli.look import settle
 from overnight.cli.notice import StopNews, farewell, own_start
 from overnight.cli.parser import INTERRUPTED, new_parser
 from overnight.cli.render import live_line
 from overnight.cli.terminal import drawable
-from overnight.errors import FolderError, UsageError
+from overnight.errors import FolderError
 from overnight.folder import RunFolder
 from overnight.screen import Lines, Shown
 
@@ -67,12 +68,10 @@ def logs(words: list[str]) -> int:
     if strange:
         hint = "; did you mean -n?" if strange[0].partition("=")[0] in ("--tail", "--last", "--head") else ""
         parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
-    if args.lines is not None and not (args.lines.isascii() and args.lines.isdigit() and len(args.lines) < 16):
-        raise UsageError(f"--lines cannot be {args.lines!r}: give a whole number such as 20")
-    count = int(args.lines) if args.lines is not None else FOLLOWED_LINES if args.follow else None
+    count = lines_asked(args.lines) if args.lines is not None else FOLLOWED_LINES if args.follow else None
     folder = client.find(client.find_home(), args.name)
     path = log_path(folder)
-    if not args.follow and not os.path.exists(path):
+    if not args.follow and not exists(path):
         raise FolderError(f"{folder.name} has no log yet: {path} does not exist")
     last = offset_of_last if args.raw else offset_of_last_shown
     start = 0 if count is None else last(path, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import sys
 from pathlib import Path
 
@@ -80,7 +81,11 @@ def opened(what: str, pattern: str | None) -> Iterator[LogSource]:
 
 
 def _open(path: Path) -> BinaryIO:
+    """Open a file, or a pipe, which ends when its writers leave; what else is none has no end or no bytes."""
     try:
+        kind = path.stat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
+            raise UsageError(f"{path} is not a file; give a run's name, the path of a log, or - for what a pipe gives")
         return path.open("rb")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; check the path and who owns the file") from error

@@ -188,7 +188,8 @@ def settle(folder: RunFolder) -> None:
     from overnight.errors import OvernightError
 
     try:
-        launch.adopt(folder)
+        if not client.status(folder)["supervisor"]["alive"]:  # one that lives and is silent would not let go of it
+            launch.adopt(folder)
     except (OvernightError, OSError) as error:
         print(f"overnight: no new supervisor could be started for {folder.name}: {error}", file=sys.stderr)
 

@@ -20,8 +20,8 @@ from overnight.cli.render import (
     red,
     span,
 )
-from overnight.folder import epoch_of
 from overnight.kept import ENDED
+from overnight.moments import epoch_of
 from overnight.patience import hooks_left, kept
 from overnight.printable import harmless
 

@@ -52,7 +52,14 @@ def recover(words: list[str]) -> int:
 
 
 def _all(home: str) -> list[RunFolder]:
-    return [RunFolder(Path(home) / "runs" / name) for name in client.run_names(home)]
+    """Return the folders of all runs; of one whose link leads nowhere it is said that it was passed over."""
+    found = []
+    for folder in (RunFolder(Path(home) / "runs" / name) for name in client.run_names(home)):
+        if folder.path.is_dir():
+            found.append(folder)
+        else:
+            print(f"overnight: {harmless(str(folder.path))} leads nowhere and is passed over", file=sys.stderr)
+    return found
 
 
 def _say(one: recovery.Outcome) -> None:

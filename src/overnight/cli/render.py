@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from overnight.folder import epoch_of
 from overnight.kept import ENDED
+from overnight.moments import epoch_of
 from overnight.patience import hooks_failed, hooks_held
 from overnight.printable import harmless
 
@@ -109,7 +109,7 @@ def plain_state(one: Status) -> str:
     if one.get("foreign"):
         return f"{one['state']} elsewhere"
     if one.get("stale") and one["state"] not in (*ENDED, "damaged"):
-        return f"{one['state']}, unkept"
+        return f"{one['state']}, {'old' if one.get('stale_text') else 'unkept'}"
     cause = one["cause"]
     return f"{one['state']} ({harmless(cause)})" if cause and one["state"] != "damaged" else str(one["state"])
 

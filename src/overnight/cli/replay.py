@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from overnight.cli.parser import Parser
     from overnight.folder import RunFolder
-    from overnight.past.replay import Past
+    from overnight.past.replay import Past, Replay
     from overnight.spec import RunSpec
 
 EXAMPLES = """\
@@ -28,7 +28,7 @@ EXAMPLES = """\
 """
 
 GROUPS = ("read", "measure", "judge", "limit")
-ENDED_BY_A_RULE = 1
+ENDED_BY_A_RULE = NOTHING_READ = 1
 
 
 def replay(words: list[str]) -> int:
@@ -43,7 +43,17 @@ def replay(words: list[str]) -> int:
         from overnight.cli.replaypage import replay_text
 
         print(replay_text(told))
-    return ENDED_BY_A_RULE if args.exit_code and told["end"] is not None else 0
+    return _code(told) if args.exit_code else 0
+
+
+def _code(told: dict[str, Any]) -> int:
+    """Return what --exit-code gives: a log of which nothing was judged has passed no rule."""
+    if told["end"] is not None:
+        return ENDED_BY_A_RULE
+    if told["read"]["records"]:
+        return 0
+    print("overnight: no training record was read, so no rule has passed: exit code 1", file=sys.stderr)
+    return NOTHING_READ
 
 
 def replayed_words(words: list[str]) -> dict[str, Any]:
@@ -74,7 +84,8 @@ def _parser() -> Parser:
     parser = new_parser("replay", EXAMPLES)
     parser.add_argument("what", metavar="RUN|LOG", help="a run, or the path of any log")
     parser.add_argument("--json", action="store_true", help="print one object, full precision, null for unknown")
-    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if a rule would have ended it")
+    about = "exit with 1 if a rule would have ended it, or if no training record was read"
+    parser.add_argument("--exit-code", action="store_true", help=about)
     add_settings(parser, GROUPS, skip=("line_buffered",))
     return parser
 
@@ -98,10 +109,20 @@ def _replayed(args: argparse.Namespace) -> dict[str, Any]:
     remarks += replayed.remarks_on(past, spec)
     done = judge(past, spec, remarks.append)
     if run is None:
+        _refuse_binary(past.path, done)
         return replayed.document(done, past, spec, name=None, night=None, remarks=remarks)
     night, left_out = replayed.night_of(run)
     more["night_left_out"] = left_out
     return replayed.document(done, past, spec, name=run.name, night=night, remarks=remarks, **more)
+
+
+def _refuse_binary(path: Path, done: Replay) -> None:
+    """Raise UsageError for a picture or an archive in the place of a log, as ``report`` does."""
+    from overnight.errors import UsageError
+    from overnight.report.loglines import is_text
+
+    if not done.tally.records and not done.tally.evals and not done.found and not is_text(path):
+        raise UsageError(f"{path} is not text, so there is nothing to replay; give a log, unpacked")
 
 
 def _run(args: argparse.Namespace, folder: RunFolder) -> tuple[Past, RunSpec, dict[str, Any]]:
@@ -166,7 +187,7 @@ def _spec_of_log(args: argparse.Namespace, path: Path, past: Past, remarks: list
     from overnight.settings import resolve
 
     # A log that a file names is another one; this one stands in for it where it could be a run's log at all.
-    log = str(path) if path.is_file() and os.access(path, os.R_OK | os.W_OK) else None
+    log = str(path) if _may_be_run_log(path) else None
     began = None if past.times is None else min(at for at, *_ in past.times.states)
     flags = {**given(args), "name": "replay", "log": log}
     found = resolve(flags, (), home=client.find_home(), now=began)
@@ -176,6 +197,15 @@ def _spec_of_log(args: argparse.Namespace, path: Path, past: Past, remarks: list
     if used:
         remarks.append(f"settings were also taken from {', '.join(used)}")
     return msgspec.structs.replace(found.spec, log=str(path))
+
+
+def _may_be_run_log(path: Path) -> bool:
+    """Say whether a run could have this log: a file to read and write, of a name that a run folder can hold."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        return False
+    return path.is_file() and os.access(path, os.R_OK | os.W_OK)
 
 
 def _warn(warnings: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from overnight.cli.logs import watch
 from overnight.cli.notice import farewell, last_lines
 from overnight.cli.parser import Parser, new_parser
 from overnight.cli.render import ending, state_words
+from overnight.cli.terminal import silence
 from overnight.doctor import checks as doctor
-from overnight.errors import UsageError, WaitTimeoutError
+from overnight.errors import FolderError, OvernightError, UsageError, WaitTimeoutError
 from overnight.folder import RunFolder
 from overnight.machine import Machine
 from overnight.spec import RunSpec
@@ -126,18 +127,50 @@ def _start(resolved: settings.Resolved, home: Path, args: argparse.Namespace) ->
     if args.foreground:
         with Foreground() as stay:  # before the start: a Ctrl-C in the first moments must not be lost
             launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0)
-            _warn([*launched.notes, *neighbours])
-            _say_started(launched, sys.stderr)
-            one = stay.until_end(launched.folder, launched.log, offset)
+            with _started(launched.folder):
+                _warn([*launched.notes, *neighbours])
+                _say_started(launched, sys.stderr)
+                one = stay.until_end(launched.folder, launched.log, offset)
         print(farewell(launched.folder, one), file=sys.stderr)
         return ended_code(one, own=args.pass_exit_code)
     launched = launch.start(spec, resolved.origins, home=home, settle_s=0.0 if args.follow else resolved.settle_s)
-    _warn([*launched.notes, *neighbours])
+    with _started(launched.folder):
+        _warn([*launched.notes, *neighbours])
+        return _follow(launched, offset, args) if args.follow else _leave(launched, offset, args)
+
+
+@contextlib.contextmanager
+def _started(folder: RunFolder) -> Iterator[None]:
+    """Say of what fails after the start that the run was started: a script that starts it again would have two.
+
+    FolderError for an OSError; BrokenPipeError stays one, as its exit code does.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        silence()
+        goes_on = "goes on"
+        with contextlib.suppress(OSError, OvernightError):
+            goes_on = "has ended" if client.status(folder)["state"] in client.ENDED else goes_on
+        what = "cannot be printed" if error.filename is None else f"cannot be followed at {error.filename}"
+        said = f"the run {folder.name} was started and {goes_on}, but that {what}: {error.strerror or error}"
+        said += f"; `overnight status {folder.name}` shows it"
+        if isinstance(error, BrokenPipeError):
+            _warn([said])
+            raise
+        raise FolderError(said) from error
+
+
+def _follow(launched: launch.Launched, offset: int, args: argparse.Namespace) -> int:
+    _say_started(launched, sys.stdout)
+    left = watch(launched.folder, launched.log, offset, bar=False)
+    return left if left is not None else ended_code(client.status(launched.folder), own=args.pass_exit_code)
+
+
+def _leave(launched: launch.Launched, offset: int, args: argparse.Namespace) -> int:
+    """Say how it began, and leave it; of one that has ended already, how."""
     folder = launched.folder
-    if args.follow:
-        _say_started(launched, sys.stdout)
-        left = watch(folder, launched.log, offset, bar=False)
-        return left if left is not None else ended_code(client.status(folder), own=args.pass_exit_code)
     one = _first_look(folder)
     if args.wait_step and one["state"] not in client.ENDED:
         one = client.wait(folder, on_stale=adopter(folder), until=lambda seen: bool(seen.get("records")))

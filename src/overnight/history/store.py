@@ -353,15 +353,15 @@ def open_history(path: Path, *, network: bool = False) -> tuple[History, str | N
     is and this process does without: the log is judged all the same, and the next supervisor reads it again.
     """
     try:
-        history = History(path, network=network)
+        return History(path, network=network), None
     except sqlite3.OperationalError as error:
-        return History(
-            Path(":memory:"), network=network, instead_of=path
-        ), f"{path} cannot be used ({error}); nothing is stored in it for now"
+        said = f"{path} cannot be used ({error})"
     except sqlite3.DatabaseError as error:
-        aside = set_aside(path)
-        return History(path, network=network), f"{path} was damaged ({error}); it was moved to {aside} and is rebuilt"
-    return history, None
+        said = f"{path} was damaged ({error}) and cannot be replaced"
+        with contextlib.suppress(OSError, sqlite3.Error):
+            done = f"{path} was damaged ({error}); it was moved to {set_aside(path)} and is rebuilt"
+            return History(path, network=network), done
+    return History(Path(":memory:"), network=network, instead_of=path), f"{said}; nothing is stored in it for now"
 
 
 def make_private(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
 from overnight.inspector import naming
@@ -21,15 +22,31 @@ PART = re.compile(r"rng_state(_\d+)?\.pth|.*-\d{5}-of-\d{5}\..*")
 MOST_FILES = 5_000
 _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)")
 _WORLD = re.compile(r"world_size_(\d{1,7})_rank_(\d{1,7})(?!\d)")
+_GROUPS = re.compile(r"(?:.*\.)?param_groups\.\d+\.[^.]+")
+_DEEPEST = 5  # levels from the top of a file on
 _SUMMED = 8  # missing ranks that are named at most
 
 Read = Callable[[Path, Budget], Found]
 
 
 def trains(found: Found) -> bool:
-    """Say whether there is a sign of an optimizer's state in a file."""
+    """Say whether there is a sign of an optimizer's state in a file: by its name, or by what torch puts into one."""
     words = [key.lower() for key in (*found.keys, *list(found.values)[:200])]
-    return any("optim" in word or "exp_avg" in word or "momentum" in word for word in words)
+    if any("optim" in word or "exp_avg" in word or "momentum" in word for word in words):
+        return True
+    return any(_GROUPS.fullmatch(name) for name in found.values) or _holds_optimizer(found.tree)
+
+
+def _holds_optimizer(tree: object) -> bool:
+    """Say whether the state of an optimizer of torch lies in a tree, near its top, whatever it is called there."""
+    level: list[object] = [tree]
+    for _ in range(_DEEPEST):
+        found = [one for one in level if isinstance(one, Mapping)]
+        if any("param_groups" in one and "state" in one for one in found):
+            return True
+        rows = [one for one in level if isinstance(one, (list, tuple))]
+        level = list(islice(chain.from_iterable([*(one.values() for one in found), *rows]), MOST_FILES))
+    return False
 
 
 def look(folder: Folder, budget: Budget, read: Read) -> Found | None:

@@ -143,6 +143,7 @@ class _Replaying:
         self.at_end = self.tally.so_far()
         self.at_mark: SoFar | None = None  # once the line is counted that came with the mark
         self.lines = 0
+        self.unfinished = False
         self.at = 0.0
         self.unread = 0
         self.unread_line: int | None = None
@@ -156,6 +157,7 @@ class _Replaying:
             self._take(self.monitor.flush(self.stamp))
         if self.clock is not None:
             self._judge(list(self.clock.finish()))
+        self.lines += self.unfinished  # the last line may have no end
         with self.past.path.open("rb") as stream:
             placed = placed_in(stream, self.found)
         self._place_end(placed)
@@ -214,6 +216,7 @@ class _Replaying:
             clock.grew(lasted(outcome.pieces), stepping=self.monitor.moves != moves)
         self._look_unread(piece.data)
         self.lines += piece.data.count(b"\n")
+        self.unfinished = not piece.data.endswith(b"\n")
 
     def _fed(self, data: bytes, place: int) -> Outcome:
         return self.monitor.feed(data, self.stamp, self.past.bounds.source, place)

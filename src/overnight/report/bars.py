@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from overnight.folder import epoch_of
+from overnight.moments import epoch_of
 from overnight.report.charts import NARROW_PX, SIGNS, WIDE_PX, sign
 from overnight.report.markup import Markup, each, el, join
 from overnight.report.scales import SIGN_PX, Axis, anchor, fits

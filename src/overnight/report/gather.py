@@ -13,9 +13,10 @@ from typing import Any
 
 from overnight import client
 from overnight.errors import FolderError
-from overnight.folder import RunFolder, epoch_of, read_journal, read_json
+from overnight.folder import RunFolder, read_journal, read_json
 from overnight.history.completeness import behind
 from overnight.history.views import Views
+from overnight.moments import epoch_of
 from overnight.past.rereading import bounds_of
 from overnight.report import loglines
 from overnight.report.course import Course

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from overnight.calculator.busyness import Busyness
 from overnight.errors import FolderError
-from overnight.folder import epoch_of, sensor_file, utc
+from overnight.folder import sensor_file, utc
+from overnight.moments import epoch_of
 from overnight.report.timecurves import Band, Timeline
 from overnight.sensors import Gpu, GpuSample, HostSample, Xid
 from overnight.sensors.written import written

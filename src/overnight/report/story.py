@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from overnight.folder import epoch_of
+from overnight.moments import epoch_of
 from overnight.report.charts import sign
 from overnight.report.markup import Markup, each, el, join, sentence, text
 from overnight.report.units import attempt_steps, clock, date, duration, number

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from overnight.folder import epoch_of
+from overnight.moments import epoch_of
 
 UNKNOWN: Final = "unknown"
 _FITS: Final = 0.0005  # two durations beside a percentage with one digit may be off by half of that

@@ -13,7 +13,8 @@ import msgspec
 
 from overnight.bars import folded
 from overnight.events import jsonable
-from overnight.folder import epoch_of, utc
+from overnight.folder import utc
+from overnight.moments import epoch_of
 from overnight.pacing.goodput import Goodput, Times, measure
 from overnight.report import advice, loglines, series, words
 from overnight.report.course import Course, attempts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from overnight.folder import epoch_of
+from overnight.moments import epoch_of
 from overnight.report import goingon
 from overnight.report.words import LIMITS, Value, counted
 from overnight.resumption.point import Point

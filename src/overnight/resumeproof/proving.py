@@ -14,6 +14,7 @@ from overnight.errors import UsageError
 from overnight.folder import RunFolder
 from overnight.resumeproof.breaks import Breaks
 from overnight.resumeproof.evidence import Variant
+from overnight.resumeproof.minding import Minder
 from overnight.resumeproof.parts import Parts, Question, Unbroken
 from overnight.resumeproof.printed import begins_again
 from overnight.resumeproof.trial import PartError, Told
@@ -35,6 +36,11 @@ class Proving:
 
     def prove(self) -> bool:
         """Carry the proof out; say whether the resume is exact. UsageError or PartError if that cannot be told."""
+        workplace = self.parts.workplace
+        with Minder(self.question.asked.home, (workplace.root, workplace.tmp_root), keep=workplace.keep):
+            return self._prove()
+
+    def _prove(self) -> bool:
         first = self.parts.unbroken(1)
         self._settle_steps(first)
         second = self.parts.unbroken(2)

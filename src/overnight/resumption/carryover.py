@@ -15,7 +15,7 @@ import msgspec
 
 from overnight import client
 from overnight.errors import FolderError
-from overnight.folder import epoch_of
+from overnight.moments import epoch_of
 from overnight.printable import harmless
 from overnight.resumption.shaping import Command, Place, configurations, differences, overrides, read_command, same
 from overnight.spec import RunSpec

@@ -39,6 +39,10 @@ VERIFY_S, LITTLE_S = 60.0, 5.0
 UNWRITTEN_S = 1800.0
 """How long an end that a full disk lets nobody see is offered to it again."""
 
+HINDERED_S = 15.0
+"""The same where the disk has room: a folder in the place of metrics.db, a lock, rights. Nobody mends that by waiting.
+"""
+
 LONGEST_SLEEP_S = 20.0
 GONE_S = 1.0
 """So often the run's folder is looked for while nothing else is to be done."""
@@ -83,11 +87,12 @@ class Parting:
         self.hooks.end()  # what is published says already which hooks are waited for
         self._publish()
         self._report(ended_at)
-        woke, until = NOBODY, boot_clock() + UNWRITTEN_S
+        woke, began = NOBODY, boot_clock()
         while not self._removed():  # removed or moved away: nobody will ever see, or stop, what is waited for
             self.hooks.turn(boot_clock())
             self.obey(woke)
             stored = stored or self._store(ended_at)
+            until = began + (UNWRITTEN_S if self.folder.is_full() else HINDERED_S)
             told = (self._publish() and stored) or boot_clock() >= until
             if told and not self.hooks.busy():
                 break
@@ -95,6 +100,7 @@ class Parting:
             woke = self._sleep(min([LONGEST_SLEEP_S, *(wait_s for wait_s in waits if wait_s is not None)]))
         if not stored:
             self.intake.give_up()
+            self._publish()  # with the note that says what to do
         self.facts.sync()
         self.folder.drop_ballast()
 
@@ -135,7 +141,8 @@ class Parting:
         """Try once more to store the last records (a full disk, a lock); then the report is made anew, of all."""
         stored = self.intake.close()
         if stored:
-            self.folder.report_html.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.folder.report_html.unlink()
             self._report(ended_at)
         return stored
 

@@ -7,6 +7,7 @@ once only when something happened, and now and then when only figures moved.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Any
 
 from overnight.clocks import boot_clock
 from overnight.errors import FolderError
+from overnight.events import jsonable
 from overnight.facts import Facts
-from overnight.folder import RunFolder, read_json, utc, write_json
+from overnight.folder import RunFolder, encode_json, read_json, utc, write_in_place, write_json
 from overnight.intake.instruments import Instruments
 from overnight.intake.rhythm import now_rather_than_later
 from overnight.kept import MOVING
@@ -94,9 +96,22 @@ class Publisher:
         self.last, self.urgent, self.written_at = compared, False, now
         try:
             write_json(self.folder.status_json, status)
-        except OSError:  # the journal has the truth
-            return False
+        except OSError as error:  # the journal has the truth
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._squeeze(status):
+                self.last = {}  # so that the next turn tries again
+                return False
         return True
+
+    def _squeeze(self, status: dict[str, Any]) -> bool:
+        """Write the status on a full disk: over the old one, or with what the ballast has kept free."""
+        with contextlib.suppress(OSError):
+            write_in_place(self.folder.status_json, encode_json(jsonable(status)))
+            return True
+        with contextlib.suppress(OSError):
+            if self.folder.drop_ballast():
+                write_json(self.folder.status_json, status)
+                return True
+        return False
 
     def _every_s(self) -> float:
         """Return how old the figures may become: little while everybody looks at the first steps."""

@@ -16,8 +16,9 @@ from overnight.errors import FolderError
 from overnight.events import Exit
 from overnight.exits.causes import SIGNAL_CODES
 from overnight.facts import Facts
-from overnight.folder import RunFolder, epoch_of, read_json
+from overnight.folder import RunFolder, read_json
 from overnight.keepers import Keepers
+from overnight.moments import epoch_of
 from overnight.processes import boot_id
 from overnight.spec import RunSpec
 from overnight.states import RunState
