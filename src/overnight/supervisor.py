@@ -319,7 +319,8 @@ class Supervisor:
         )
         self._happen(ended)
         self.attempts.close(self.monitor, finding)
-        self._obey(NOBODY)  # a stop that has come since the command ended
+        if not self.reboot.happened():  # then `recover` is asked for, and not yet
+            self._obey(NOBODY)  # a stop that has come since the command ended
         if self.monitor.state.state == "backoff":
             self.hooks.tell("restart", boot_clock(), **self.attempts.why_again())
 

@@ -143,7 +143,7 @@ def test_steps_that_are_counted_anew_are_told_in_one_way(runs: Runs, work: Path)
     )
     found = value_of(runs, log)
     assert (found["progress"]["step"], found["progress"]["step_in_all"]) == (150, 600)
-    assert "at step 150 of epoch 4 (600 in all)" in found["outcome"]["sentence"]
+    assert "step 150 of epoch 4 (600 in all)" in found["outcome"]["sentence"]
     loss = next(one for one in found["charts"] if one["name"] == "loss")
     assert (loss["x"][-1], loss["x_label"]) == (600, "total step")
     assert [(one["x"], one["severity"]) for one in loss["marks"]] == [(570, "critical")]
