@@ -8,7 +8,7 @@
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
-JOBS ?= 5
+JOBS ?= 6
 ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 Start = Callable[..., Run]
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_folder_in_the_place_of_metrics_keeps_no_run_from_ending(start: Start, runs: Runs, *, full: bool) -> None:
     run = start("night", *toy("--steps", 60, "--dt", 0.02), flags=("--on-end", "true"), log="step: 3,")
     place = run.folder / "metrics.db"

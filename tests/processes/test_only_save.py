@@ -91,7 +91,7 @@ def test_the_first_save_is_protected_from_its_end_on(start: Start, work: Path) -
     assert any("the last healthy one" in one["text"] for one in run.facts("note"))
 
 
-@pytest.mark.parametrize("how", ["--nonfinite-signal", "--stop-signal", "asks"])
+@pytest.mark.parametrize("how", [pytest.param("--nonfinite-signal", marks=pytest.mark.long), "--stop-signal", "asks"])
 def test_who_has_chosen_a_signal_or_asks_before_it_saves_gets_it(start: Start, work: Path, how: str) -> None:
     (work / "train.py").write_text(TRAINER + (ASKS if how == "asks" else ""))
     flags = BACK if how == "asks" else (*BACK, how, "int")

@@ -641,7 +641,9 @@ for step in range(int(given.split("-")[-1][:-4]) + 1 if given else 1, 31):
 """
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["--checkpoints", "no --checkpoints"])
+@pytest.mark.parametrize(
+    "given", [pytest.param(True, marks=pytest.mark.long), False], ids=["--checkpoints", "no --checkpoints"]
+)
 def test_no_other_runs_save_is_gone_on_from(start: Start, work: Path, tmp_path: Path, *, given: bool) -> None:
     """With --checkpoints nothing outside is looked at at all."""
     (work / "train.py").write_text(SHARED)

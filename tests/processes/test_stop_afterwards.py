@@ -18,7 +18,7 @@ Start = Callable[..., Run]
 LEAVES = (*toy("--steps", 40, "--dt", 0.05, "--exit-at", 20, "--exit-code", 7, "--leave-child"),)
 
 
-@pytest.mark.parametrize("how", ["stop", "now", "signal"])
+@pytest.mark.parametrize("how", ["stop", "now", pytest.param("signal", marks=pytest.mark.long)])
 def test_a_stop_while_leftovers_are_waited_for_is_not_lost(start: Start, how: str) -> None:
     run = start("left", *LEAVES, flags=("--restarts", 3, "--backoff", "60s"), log="step: 2,")
     supervisor = run.pid("supervisor")
