@@ -7,6 +7,7 @@ training record without them: where every line begins so, the line is the traini
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from overnight.readers.counters import COLON
 from overnight.readers.prefix import LEVEL
@@ -58,6 +59,7 @@ _TAGGED = re.compile(r"[\])]:$|^\s{0,8}[0-9]{1,6}:$")
 _LONGEST = 48
 
 
+@lru_cache(maxsize=1)  # many records may be glued into one line, and each of them asks
 def may_be_apart(text: str) -> bool:
     """Say whether a line may hold a word for data kept for evaluations: quick, and wrong only in one direction."""
     lower = text.lower()
