@@ -127,10 +127,6 @@ class Table:
                 del self.loose[index]
             self.shape[index] = self._number_of((*(self.shapes[self.shape[index]] or ()), *moved))
 
-    def loose_keys(self) -> list[str]:
-        """Return the keys that have no column, in order."""
-        return list(dict.fromkeys(chain.from_iterable(self.loose.values())))
-
     def extra(self, index: int) -> dict[str, Value] | None:
         """Return what a line said besides."""
         keys = self.shapes[self.shape[index]] if self.shape else None

@@ -6,13 +6,13 @@ The manifest is read by the library that writes it. Which run of a folder counts
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 from overnight.checkpoint import manifest as manifests
 from overnight.checkpoint.errors import DamagedError
 from overnight.inspector.findings import Budget, Found
 from overnight.inspector.folders import Folder
+from overnight.moments import epoch_of
 
 Read = Callable[[Path, Budget], Found]
 
@@ -103,12 +103,8 @@ def _found(
 
 
 def _seconds(text: object, otherwise: float | None) -> float | None:
-    if not isinstance(text, str):
-        return otherwise
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return otherwise
+    found = epoch_of(text)
+    return otherwise if found is None else found
 
 
 def _where(folder: Folder, known: manifests.Manifest, read: Read) -> str | None:

@@ -51,7 +51,8 @@ class Recent:
 
     def are_plain(self, times: Sequence[float]) -> bool:
         """Say whether none of many further times (no NaN) can be odd; no where it would have to be looked at each."""
-        return not self.few and max(times) <= ODD * min(*self._times, *times)
+        least = min(times)
+        return not self.few and max(times) <= ODD * min(least, *self._times)
 
     def take(self, dt: float) -> None:
         """Take in one more."""
